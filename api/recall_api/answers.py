@@ -1,0 +1,330 @@
+"""What answers hold, for readers of ``/openapi.json``; tests hold the answers to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+_Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+_Id = Annotated[str, Field(description="A 63-bit number as text.", examples=["812345678901234567"])]
+_Key = Annotated[str, Field(examples=["claude-code:laptop:0b7f2c9e-5d1a-4e0e-9a55-3f6f3f1f9f10"])]
+
+
+class ProblemDocument(BaseModel):
+    """Every error (RFC 9457)."""
+
+    type: str = Field(examples=["urn:recall:problem:usage"])
+    title: str
+    status: int
+    detail: str
+    hint: str | None = Field(description="What to do next.")
+
+
+class SearchHit(BaseModel):
+    """One message that fits, in the session in which it is the newest."""
+
+    id: _Id
+    session_key: _Key | None
+    ordinal: int
+    part: int | None
+    source: str
+    host: str
+    project: str | None
+    role: str
+    kind: str
+    tool: str | None
+    ts: _Moment | None
+    score: float | None
+    snippet: str = Field(description="The place that fits; what fits stands between « and ».")
+    title: str | None
+    occurrences: int = Field(description="In how many places the same message stands.")
+
+
+class SearchAnswer(BaseModel):
+    """Hits, and what the search could and could not see."""
+
+    query: str
+    mode_requested: str
+    mode_used: str
+    degraded: bool = Field(description="The answer may lack something; `reasons` says why.")
+    reasons: list[str]
+    coverage: dict[str, Any] = Field(description="What was searched.")
+    hits: list[SearchHit]
+    next_cursor: str | None
+    took_ms: float
+
+
+class SessionLine(BaseModel):
+    """A session in a list."""
+
+    session_key: _Key
+    source: str
+    host: str
+    external_id: str = Field(description="The id that the client gave it.")
+    title: str | None
+    project: str | None
+    branch: str | None
+    model: str | None
+    parent_key: str | None
+    relation: str | None = Field(description="subagent, fork, resume or spill.")
+    started_at: _Moment | None = Field(description="Time of the first message.")
+    ended_at: _Moment | None = Field(description="Time of the last message.")
+    message_count: int
+    children_count: int
+
+
+class SessionsAnswer(BaseModel):
+    """One page of sessions, newest first."""
+
+    sessions: list[SessionLine]
+    total: int = Field(description="How many sessions fit the filters.")
+    hidden_spills: int = Field(description="How many more would, if spills were included.")
+    next_cursor: str | None
+
+
+class SessionParent(BaseModel):
+    """The session from which another came."""
+
+    session_key: _Key
+    title: str | None
+    started_at: _Moment | None
+    stored: bool = Field(description="Whether it is in the store itself.")
+
+
+class SessionChild(BaseModel):
+    """A session that came from another."""
+
+    session_key: _Key
+    relation: str | None
+    title: str | None
+    started_at: _Moment | None
+
+
+class SessionFile(BaseModel):
+    """A file that a session was read from."""
+
+    path: str
+    size: int
+    read_at: _Moment
+    source_missing_at: _Moment | None = Field(
+        description="When the file was found to be gone; what was read from it is kept."
+    )
+    unreadable: str | None
+
+
+class KindCount(BaseModel):
+    """How many messages of a role and kind there are."""
+
+    role: str
+    kind: str
+    messages: int
+
+
+class SessionAnswer(SessionLine):
+    """One session with its lineage, files and counts."""
+
+    client_version: str | None
+    first_seen: _Moment
+    retracted_count: int
+    prompt_count: int
+    parent: SessionParent | None
+    children: list[SessionChild]
+    files: list[SessionFile]
+    counts: list[KindCount]
+
+
+class MessageLine(BaseModel):
+    """A message in a session."""
+
+    ordinal: int
+    part: int
+    id: _Id
+    role: str
+    kind: str
+    ts: _Moment | None
+    ts_origin: str | None
+    tool: str | None
+    call_id: str | None
+    model: str | None
+    is_error: bool
+    is_damaged: bool
+    redactions: int
+    length: int = Field(description="Characters of the whole message.")
+    truncated: bool
+    content: str
+
+
+class MessagesAnswer(BaseModel):
+    """A stretch of a session in order."""
+
+    session_key: _Key
+    messages: list[MessageLine]
+    next_cursor: str | None
+
+
+class SessionName(BaseModel):
+    """What names a session to a reader of one of its messages."""
+
+    session_key: _Key
+    title: str | None
+    parent_key: str | None
+    relation: str | None
+    started_at: _Moment | None
+    ended_at: _Moment | None
+
+
+class MessagePlace(BaseModel):
+    """Another place where the same message stands."""
+
+    id: _Id
+    session_key: _Key
+    ordinal: int
+    part: int
+    title: str | None
+    ts: _Moment | None
+
+
+class MessageVersion(BaseModel):
+    """An earlier text of a message."""
+
+    id: _Id
+    retracted_at: _Moment
+    generation: int
+    length: int
+
+
+class MessageAnswer(BaseModel):
+    """One message in full."""
+
+    id: _Id
+    session_key: _Key | None
+    ordinal: int
+    part: int | None
+    source: str
+    host: str
+    role: str
+    kind: str
+    ts: _Moment | None
+    ts_origin: str | None
+    project: str | None
+    branch: str | None
+    tool: str | None
+    call_id: str | None
+    native_id: str | None
+    model: str | None
+    is_error: bool
+    is_damaged: bool
+    redactions: int | None
+    stored_at: _Moment
+    retracted_at: _Moment | None = Field(description="When the client took it back.")
+    current_id: str | None = Field(description="The message that stands there now.")
+    length: int
+    content: str
+    session: SessionName | None
+    occurrences: int = Field(description="In how many other places the same message stands.")
+    also_in: list[MessagePlace]
+    versions: list[MessageVersion]
+    before: list[MessageLine]
+    after: list[MessageLine]
+
+
+class Totals(BaseModel):
+    """Rows in the store."""
+
+    sessions: int
+    messages: int
+    prompts: int
+    retracted: int
+    estimated: list[str] = Field(description="Which of these are estimates.")
+
+
+class Component(BaseModel):
+    """A process that reports that it is alive."""
+
+    component: str
+    host: str
+    pid: int
+    started_at: _Moment
+    beat_at: _Moment
+    age_seconds: float
+    stale_after_seconds: float
+    stale: bool
+    detail: dict[str, Any]
+
+
+class SourceStatus(BaseModel):
+    """What came from one client on one machine."""
+
+    host: str
+    source: str
+    files: int
+    missing_files: int
+    unreadable_files: int
+    sessions: int
+    newest_message: _Moment | None
+    newest_read: _Moment | None
+    lines_seen: int
+    lines_stored: int
+    lines_merged: int
+    lines_quarantined: int
+    lines_skipped: int
+    lines_add_up: bool = Field(description="Whether every line seen is accounted for.")
+    quarantined: int
+
+
+class QuarantinedSpan(BaseModel):
+    """A span of a file that could not be read as a record."""
+
+    host: str
+    source: str
+    path: str
+    generation: int
+    byte_offset: int
+    byte_length: int
+    line: int
+    session_key: str | None
+    reason: str
+    sha256: str
+    salvaged: bool
+    created_at: _Moment
+
+
+class UnreadableFile(BaseModel):
+    """A file or folder that could not be read the last time."""
+
+    host: str
+    source: str
+    path: str
+    reason: str
+    read_at: _Moment
+
+
+class Problems(BaseModel):
+    """How many problems there are, and the newest of them if they were asked for."""
+
+    quarantined: int
+    unreadable: int
+    missing: int
+    quarantined_spans: list[QuarantinedSpan]
+    unreadable_files: list[UnreadableFile]
+
+
+class StatusAnswer(BaseModel):
+    """What is in the store and which parts are alive."""
+
+    schema_version: int
+    schema_expected: int
+    server_version: str
+    database_bytes: int
+    totals: Totals
+    components: list[Component]
+    sources: list[SourceStatus]
+    problems: Problems
+
+
+class HealthAnswer(BaseModel):
+    """The state of every component."""
+
+    ok: bool
+    components: dict[str, dict[str, Any]]

@@ -1,0 +1,273 @@
+"""The HTTP API: routes over the functions of this room, and one form for every error."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from psycopg_pool import ConnectionPool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from recall import __version__
+from recall.config import Settings
+from recall.errors import RecallError
+from recall_api import answers
+from recall_api.access import AccessMiddleware, Policy
+from recall_api.boundary import Boundary
+from recall_api.health import check_health
+from recall_api.messages import get_message, list_messages
+from recall_api.metrics import CONTENT_TYPE, Metrics, collect_store
+from recall_api.models import (
+    MessageParams,
+    MessagesParams,
+    SearchParams,
+    SessionsParams,
+    StatusParams,
+    explain,
+)
+from recall_api.problems import MEDIA_TYPE, Problem, of_error
+from recall_api.reading import Answer, Connection, reading
+from recall_api.search import search
+from recall_api.sessions import get_session, list_sessions
+from recall_api.status import get_status
+from recall_sql.connection import open_pool
+
+#: Connections to the database; requests above that wait briefly and then get 503.
+_POOL_SIZE = 10
+#: A statement of a search ends by itself this much after the time that the search may take.
+_GRACE_SECONDS = 2.0
+
+_DESCRIPTION = """\
+Reads the session logs of coding agents that Recall has collected.
+
+- Ids are text: they are 63-bit numbers, which JavaScript cannot hold. Times are ISO 8601 in UTC.
+- A list that goes on has `next_cursor`; pass it as `cursor` and change nothing else.
+- A filter can be given several times; its values are alternatives.
+- An unknown parameter is an error.
+- Every error is `application/problem+json` with a `hint`.
+- Only private addresses are answered, only GET and HEAD, and nothing that came through a proxy.
+"""
+
+
+@dataclass(slots=True)
+class Service:
+    """What the routes share. The pool is open between start and end of the application."""
+
+    settings: Settings
+    database_url: str
+    metrics: Metrics = field(init=False)
+    started: float = field(default_factory=time.monotonic)
+    _pool: ConnectionPool[Connection] | None = None
+
+    def __post_init__(self) -> None:
+        interval = self.settings.ingest_every_seconds
+        self.metrics = Metrics(lambda: collect_store(self.pool, interval_seconds=interval))
+
+    @property
+    def pool(self) -> ConnectionPool[Connection]:
+        """The connections for requests."""
+        assert self._pool is not None, "the application has not been started"
+        return self._pool
+
+    def open(self) -> None:
+        """Start to connect, without waiting for it."""
+        limit = self.settings.search_timeout_seconds + _GRACE_SECONDS
+        self._pool = open_pool(
+            self.database_url,
+            max_size=_POOL_SIZE,
+            application="recall api",
+            statement_timeout_seconds=limit,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def create_app(settings: Settings, database_url: str) -> FastAPI:
+    """The application. It connects when it starts, and starts also while the database is down."""
+    service = Service(settings, database_url)
+    app = FastAPI(
+        title="Recall",
+        summary="Search over the session logs of coding agents.",
+        description=_DESCRIPTION,
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        max_body_size=0,
+        lifespan=_lifespan(service),
+        responses=_error_responses(),
+    )
+    app.state.service = service
+    app.add_exception_handler(RecallError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    _add_routes(app)
+    app.add_middleware(AccessMiddleware, policy=Policy.of(settings))
+    app.add_middleware(Boundary, metrics=service.metrics)
+    return app
+
+
+def _lifespan(
+    service: Service,
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def run(_app: FastAPI) -> AsyncIterator[None]:
+        service.open()
+        try:
+            yield
+        finally:
+            service.close()
+
+    return run
+
+
+def _error_responses() -> dict[int | str, dict[str, Any]]:
+    content = {MEDIA_TYPE: {"schema": answers.ProblemDocument.model_json_schema()}}
+    about = {
+        400: "A parameter is missing, unknown or out of range.",
+        403: "The address, the `Host` header or a proxy is not allowed.",
+        429: "Too many requests of this address at once.",
+        503: "The store cannot be reached now; `Retry-After` says when to ask again.",
+        504: "The time limit was reached.",
+    }
+    return {status: {"description": text, "content": content} for status, text in about.items()}
+
+
+def _answer_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RecallError)
+    return of_error(error).response()
+
+
+def _answer_invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    hint = "/openapi.json lists the parameters of every path"
+    return Problem(400, "usage", explain(list(error.errors())), hint).response()
+
+
+def _answer_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        hint = "/openapi.json lists every path"
+        return Problem(404, "no-such-page", "there is nothing under this path", hint).response()
+    kind = "usage" if error.status_code < 500 else "internal"
+    return Problem(error.status_code, kind, error.detail, headers=error.headers or {}).response()
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+_Service = Annotated[Service, Depends(_service)]
+_Key = Annotated[
+    str,
+    Path(
+        description="A session key, the client's own id, or its beginning if that is unique. "
+        "Slashes may be written as they are or as `%2F`.",
+        examples=["claude-code:laptop:0b7f2c9e-5d1a-4e0e-9a55-3f6f3f1f9f10"],
+    ),
+]
+_MessageId = Annotated[str, Path(description="`id` of a hit.", examples=["812345678901234567"])]
+
+
+def _json(answer: Answer, status: int = 200) -> Response:
+    body = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    return Response(body.encode(), status, media_type="application/json")
+
+
+def _add_routes(app: FastAPI) -> None:
+    def add(path: str, endpoint: Callable[..., Response], model: type | None, **more: Any) -> None:
+        responses = {200: {"model": model}, **more.pop("responses", {})} if model else None
+        name = endpoint.__name__.removeprefix("_")
+        app.add_api_route(
+            path, endpoint, response_model=None, responses=responses, operation_id=name,
+            summary=name.replace("_", " ").capitalize(), response_class=Response, **more,
+        )  # fmt: skip
+
+    missing = {404: {"description": "Not in the store."}}
+    several = {**missing, 409: {"description": "Fits several; `candidates` lists them."}}
+    unhealthy = {503: {"model": answers.HealthAnswer, "description": "A component does not work."}}
+    add("/search", _search, answers.SearchAnswer)
+    add("/sessions", _list_sessions, answers.SessionsAnswer)
+    add("/sessions/{key:path}/messages", _list_messages, answers.MessagesAnswer, responses=several)
+    add("/sessions/{key:path}", _get_session, answers.SessionAnswer, responses=several)
+    add("/messages/{message_id}", _get_message, answers.MessageAnswer, responses=missing)
+    add("/status", _get_status, answers.StatusAnswer)
+    add("/health", _check_health, answers.HealthAnswer, responses=unhealthy)
+    add("/metrics", _get_metrics, None)
+
+
+def _search(service: _Service, params: Annotated[SearchParams, Query()]) -> Response:
+    """Find messages. Every answer says which mode was used and what it could not see."""
+    request = params.request(datetime.now(UTC))
+    started = time.monotonic()
+    with reading(service.pool) as connection:
+        answer = search(connection, request, budget_seconds=service.settings.search_timeout_seconds)
+    service.metrics.observe_search(
+        answer["mode_used"], time.monotonic() - started, degraded=answer["degraded"]
+    )
+    return _json(answer)
+
+
+def _list_sessions(service: _Service, params: Annotated[SessionsParams, Query()]) -> Response:
+    """List sessions, newest first."""
+    request = params.request(datetime.now(UTC))
+    with reading(service.pool) as connection:
+        return _json(list_sessions(connection, request))
+
+
+def _get_session(service: _Service, key: _Key) -> Response:
+    """One session with its parent, children, files and counts."""
+    with reading(service.pool) as connection:
+        return _json(get_session(connection, key))
+
+
+def _list_messages(
+    service: _Service, key: _Key, params: Annotated[MessagesParams, Query()]
+) -> Response:
+    """The messages of a session in order: from the start, from a place, or around one."""
+    with reading(service.pool) as connection:
+        return _json(list_messages(connection, key, params.request()))
+
+
+def _get_message(
+    service: _Service, message_id: _MessageId, params: Annotated[MessageParams, Query()]
+) -> Response:
+    """One message in full, where else it stands, and the messages around it."""
+    with reading(service.pool) as connection:
+        return _json(
+            get_message(connection, message_id, context=params.context, max_chars=params.max_chars)
+        )
+
+
+def _get_status(service: _Service, params: Annotated[StatusParams, Query()]) -> Response:
+    """What is in the store, where it came from, what went wrong, and which parts are alive."""
+    interval = service.settings.ingest_every_seconds
+    with reading(service.pool) as connection:
+        return _json(get_status(connection, interval_seconds=interval, problems=params.problems))
+
+
+def _check_health(service: _Service) -> Response:
+    """200 if the database answers, its schema is current and the ingester reports; else 503."""
+    answer = check_health(
+        service.database_url,
+        interval_seconds=service.settings.ingest_every_seconds,
+        running_seconds=time.monotonic() - service.started,
+    )
+    return _json(answer, 200 if answer["ok"] else 503)
+
+
+def _get_metrics(service: _Service) -> Response:
+    """Metrics in the text format of Prometheus."""
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE)

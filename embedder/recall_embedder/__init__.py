@@ -1,0 +1,1 @@
+"""Turns passages into vectors. Empty until search by meaning is built."""

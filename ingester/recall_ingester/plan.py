@@ -1,0 +1,145 @@
+"""What there is to read: the files of every source beside what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from recall.keys import path_key, session_key
+from recall_ingester.checkpoint import Checkpoint, Stat, is_unchanged
+from recall_ingester.sources.base import Source, SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One file that may hold something new. ``known`` is ``None`` for a file never read before."""
+
+    source: Source
+    file: SourceFile
+    key: str
+    known: Checkpoint | None
+    size: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The result of one look at all roots."""
+
+    work: list[Work] = field(default_factory=list)
+    files_seen: int = 0
+    present: set[str] = field(default_factory=set)
+    back: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    #: Path -> (source, reason) of files and folders that could not be looked at.
+    unreadable: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Folders and files that had been unreadable and are not any more.
+    readable: list[str] = field(default_factory=list)
+    found: dict[str, int] = field(default_factory=dict)
+
+
+def make_plan(
+    sources: Sequence[tuple[Source, Sequence[Path]]], known: Mapping[str, Checkpoint]
+) -> Plan:
+    """Look at every root. A root that does not exist holds nothing; one that cannot be listed, and
+    everything below it, stays as it was: unreadable is not empty."""
+    plan = Plan()
+    looked: list[tuple[str, str]] = []
+    for source, roots in sources:
+        for root in roots:
+            if not root.exists():
+                continue
+            try:
+                files = list(source.discover(root))
+            except OSError as error:
+                plan.unreadable[path_key(root)] = (source.name, _reason(error))
+                continue
+            looked.append((source.name, path_key(root)))
+            for path, reason in source.unreadable.items():
+                plan.unreadable[path_key(path)] = (source.name, reason)
+            for file in files:
+                _consider(plan, source, file, known)
+    _find_missing(plan, looked, known)
+    plan.work.sort(key=lambda item: item.key)
+    return plan
+
+
+def _consider(
+    plan: Plan, source: Source, file: SourceFile, known: Mapping[str, Checkpoint]
+) -> None:
+    key = path_key(file.path)
+    if key in plan.present:
+        return
+    plan.present.add(key)
+    plan.files_seen += 1
+    plan.found[source.name] = plan.found.get(source.name, 0) + 1
+    before = known.get(key)
+    try:
+        now = Stat.of(file.path.stat())
+    except OSError as error:
+        plan.unreadable[key] = (source.name, _reason(error))
+        return
+    if before is not None and before.missing:
+        plan.back.append(key)
+    if before is None or not is_unchanged(before, now):
+        plan.work.append(Work(source, file, key, before, now.size))
+
+
+def _find_missing(
+    plan: Plan, looked: Iterable[tuple[str, str]], known: Mapping[str, Checkpoint]
+) -> None:
+    for key, checkpoint in known.items():
+        if key in plan.present or key in plan.unreadable:
+            continue
+        below = any(source == checkpoint.source and _is_below(key, root) for source, root in looked)
+        hidden = any(_is_below(key, folder) for folder in plan.unreadable)
+        if not below or hidden:
+            continue
+        if checkpoint.unreadable is not None and checkpoint.lines == 0:
+            plan.readable.append(key)
+        elif not checkpoint.missing and not os.path.lexists(key):
+            plan.missing.append(key)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+class Claims:
+    """Which file owns which session id, so that two files never write the same rows.
+
+    The first file to claim an id keeps it. A second one, whose owner still exists, is a copy of its
+    own and gets an id with a suffix made from where it lies; if the owner is gone, the file was
+    moved, archived or compressed, and the session goes on under its old key.
+    """
+
+    def __init__(self, host: str, known: Mapping[str, Checkpoint]) -> None:
+        self._host = host
+        self._lock = Lock()
+        self._owners: dict[str, str] = {}
+        for path, checkpoint in known.items():
+            if checkpoint.session_key:
+                current = self._owners.get(checkpoint.session_key)
+                if current is None or not os.path.lexists(current):
+                    self._owners[checkpoint.session_key] = path
+
+    def claim(self, source: str, external_id: str, file: SourceFile) -> tuple[str, bool]:
+        """The session id for a file never read before, and whether it takes over stored rows."""
+        path = path_key(file.path)
+        with self._lock:
+            key = session_key(source, self._host, external_id)
+            owner = self._owners.get(key)
+            if owner is not None and os.path.lexists(owner):
+                digest = hashlib.sha256(file.relative.encode("utf-8", "surrogatepass")).hexdigest()
+                external_id = f"{external_id}@{digest[:8]}"
+                key = session_key(source, self._host, external_id)
+                owner = self._owners.get(key)
+            self._owners[key] = path
+            return external_id, owner is not None

@@ -1,0 +1,107 @@
+"""Where rows go. A sink stores a batch whole or not at all, and only then says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from recall.records import MessageRow, PromptRow, QuarantineRow, SessionRow
+from recall_ingester.checkpoint import Checkpoint, Counts
+
+
+@dataclass(slots=True)
+class Piece:
+    """The part of one file that stands in one batch, and where its checkpoint moves.
+
+    ``counts`` holds the lines whose fate is known before storing; ``row_lines`` is the number of
+    lines that gave rows, which the store divides into stored (something new) and merged.
+    ``checkpoint`` is ``None`` for an unfinished last line: it is stored, but read again next time.
+    ``retire`` is the range of ordinals ``[first, last)`` that was read again; stored messages in it
+    that did not come again were taken back by the client.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    row_lines: int = 0
+    checkpoint: Checkpoint | None = None
+    before: Counts = field(default_factory=Counts)
+    session_key: str | None = None
+    retire: tuple[int, int | None] | None = None
+    #: False for rows out of quarantined lines, which are counted as quarantined already.
+    counted: bool = True
+
+    def settled(self, stored: int) -> Counts:
+        """The counts of the piece once the store has told how many lines brought something new."""
+        counts = Counts()
+        counts.add(self.counts)
+        if self.counted:
+            counts.stored += stored
+            counts.merged += self.row_lines - stored
+        return counts
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of some files, bounded in size, stored in one transaction.
+
+    ``messages`` and ``prompts`` carry the place of their piece in ``pieces``.
+    """
+
+    pieces: list[Piece] = field(default_factory=list)
+    #: By session key and the path of the file that tells about it; the store merges them.
+    sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
+    messages: list[tuple[int, MessageRow]] = field(default_factory=list)
+    prompts: list[tuple[int, PromptRow]] = field(default_factory=list)
+    quarantine: list[QuarantineRow] = field(default_factory=list)
+    content_chars: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces)
+
+    def clear(self) -> None:
+        """Make room for the next rows, after the store has these."""
+        for rows in (self.pieces, self.sessions, self.messages, self.prompts, self.quarantine):
+            rows.clear()
+        self.content_chars = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a batch: settled counts per piece, and how many rows were new or changed."""
+
+    counts: list[Counts]
+    messages: int
+    retired: int
+
+
+class Sink(Protocol):
+    """A store that accepts rows. Every call may raise :class:`recall.errors.StoreError`."""
+
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """How far every file of this host was read, by path."""
+        ...
+
+    def write(self, batch: Batch) -> Written:
+        """Store a batch and its checkpoints together. Sending it again changes nothing."""
+        ...
+
+    def mark(self, *, missing: Iterable[str], unreadable: Mapping[str, tuple[str, str]]) -> None:
+        """Note files that are gone (their rows stay), and by path the source and reason of what
+        could not be read."""
+        ...
+
+    def mark_present(self, paths: Iterable[str], *, readable: Iterable[str]) -> None:
+        """Note files that are back unchanged, and folders that can be listed again."""
+        ...
+
+    def finish(self, session_keys: Iterable[str], *, wrote: int) -> None:
+        """End a pass that wrote so many rows and first saw these sessions."""
+        ...
+
+    def beat(self, detail: Mapping[str, Any]) -> None:
+        """Say that the ingester is alive and what its last pass did."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back."""
+        ...

@@ -1,0 +1,310 @@
+"""The sink that writes straight to PostgreSQL: COPY into staging tables, merge, one transaction."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from random import uniform
+from typing import Any
+
+import psycopg
+
+from recall.errors import StoreUnavailableError, UsageError
+from recall.hygiene import clean_json
+from recall.identity import Identity
+from recall.records import MessageRow, PromptRow
+from recall_ingester.checkpoint import Checkpoint, Counts, Stat
+from recall_ingester.sinks import Batch, Piece, Written
+from recall_sql.connection import connect, translate_errors
+from recall_sql.loader import load
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 6
+_MESSAGE_COLUMNS = (
+    "session_key", "ordinal", "part", "id", "role", "kind", "ts", "ts_origin", "content",
+    "content_hash", "copy_key", "project", "branch", "tool", "call_id", "native_id", "model",
+    "is_error", "is_damaged", "redactions",
+)  # fmt: skip
+_PROMPT_COLUMNS = (
+    "id", "source", "host", "ordinal", "session_key", "project", "ts", "content", "content_hash",
+)  # fmt: skip
+
+
+class PostgresSink:
+    """Rows of one host into one database, over one connection that is opened again if it breaks."""
+
+    def __init__(self, url: str, identity: Identity) -> None:
+        self._url = url
+        self._identity = identity
+        self._sql = load("ingest")
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def register(self) -> None:
+        """Claim this host's name. Raises :class:`UsageError` if another installation holds it."""
+        values = {"host": self._identity.host, "install_id": self._identity.install_id}
+        with translate_errors(), self._open() as connection:
+            row = connection.execute(self._sql["register_host"], values).fetchone()
+        if row is None or row[0] != self._identity.install_id:
+            raise UsageError(
+                f"the host name `{self._identity.host}` belongs to another installation",
+                hint="set RECALL_HOST to another name before the first ingest of this home",
+            )
+
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """How far every file of this host was read, by path."""
+        with translate_errors(), self._open() as connection:
+            rows = connection.execute(
+                self._sql["checkpoints"], {"host": self._identity.host}
+            ).fetchall()
+        return {row[0]: _checkpoint(row) for row in rows}
+
+    def write(self, batch: Batch) -> Written:
+        """Store a batch in one transaction; what may succeed later is tried again with back-off."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with translate_errors(), self._open() as connection:
+                    return self._write(connection, batch)
+            except StoreUnavailableError:
+                self._drop()
+                if attempt == _ATTEMPTS:
+                    raise
+                _log.warning("batch sent again", extra={"attempt": attempt})
+                time.sleep(uniform(0.5, 1.0) * min(0.1 * 2**attempt, 5.0))  # noqa: S311
+        raise AssertionError("unreachable")
+
+    def _write(self, connection: psycopg.Connection[Any], batch: Batch) -> Written:
+        sql = self._sql
+        with connection.transaction(), connection.cursor() as cursor:
+            sessions = [asdict(batch.sessions[key]) for key in sorted(batch.sessions)]
+            if sessions:
+                cursor.executemany(sql["upsert_session"], sessions)
+            stored = self._write_rows(cursor, batch) if batch.messages or batch.prompts else {}
+            retired = self._retire(cursor, batch.pieces)
+            if batch.quarantine:
+                entries = [asdict(row) for row in batch.quarantine]
+                cursor.executemany(sql["upsert_quarantine"], entries)
+            counts = [
+                piece.settled(stored.get(number, (0, 0))[0])
+                for number, piece in enumerate(batch.pieces)
+            ]
+            states = [
+                self._state(piece.checkpoint, piece.before, count)
+                for piece, count in zip(batch.pieces, counts, strict=True)
+                if piece.checkpoint is not None
+            ]
+            if states:
+                cursor.executemany(sql["upsert_checkpoint"], states)
+        return Written(counts, sum(rows for _, rows in stored.values()), retired)
+
+    def _write_rows(self, cursor: psycopg.Cursor[Any], batch: Batch) -> dict[int, tuple[int, int]]:
+        sql = self._sql
+        _copy(cursor, sql["copy_messages"], batch.messages, _MESSAGE_COLUMNS)
+        _copy(cursor, sql["copy_prompts"], batch.prompts, _PROMPT_COLUMNS)
+        cursor.execute(sql["find_changed"])
+        cursor.execute(sql["find_changed_prompts"])
+        if not cursor.rowcount and not cursor.execute("select from pg_temp.stage_changed").rowcount:
+            return {}
+        cursor.execute(
+            "select bool_or(old_id is not null), array_agg(id) from pg_temp.stage_changed"
+        )
+        row = cursor.fetchone()
+        assert row is not None
+        replaces, changed = bool(row[0]), set(row[1])
+        _copy_texts(cursor, sql["copy_texts"], batch, changed)
+        if replaces:
+            generation = max(
+                (p.checkpoint.generation for p in batch.pieces if p.checkpoint), default=1
+            )
+            cursor.execute(sql["retract_rewritten"], {"generation": generation})
+            cursor.execute(sql["retract_index"])
+            cursor.execute(sql["drop_index"])
+        cursor.execute(sql["upsert_messages"])
+        cursor.execute(sql["upsert_prompts"])
+        cursor.execute(sql["index_messages"])
+        cursor.execute(sql["index_prompts"])
+        return {
+            piece: (lines, rows)
+            for piece, lines, rows in cursor.execute(sql["stored_lines"]).fetchall()
+        }
+
+    def _retire(self, cursor: psycopg.Cursor[Any], pieces: list[Piece]) -> int:
+        retired = 0
+        for piece in pieces:
+            if piece.retire is None or piece.session_key is None:
+                continue
+            first, last = piece.retire
+            cursor.execute(
+                self._sql["retire"],
+                {
+                    "session_key": piece.session_key,
+                    "first": first,
+                    "last": last,
+                    "generation": piece.checkpoint.generation if piece.checkpoint else 1,
+                },
+            )
+            retired += cursor.rowcount
+        return retired
+
+    def _state(self, checkpoint: Checkpoint, before: Counts, piece: Counts) -> dict[str, Any]:
+        total = Counts()
+        total.add(before)
+        total.add(piece)
+        stat = checkpoint.stat
+        return {
+            "host": self._identity.host,
+            "path": checkpoint.path,
+            "source": checkpoint.source,
+            "session_key": checkpoint.session_key,
+            "size": stat.size,
+            "mtime_ns": stat.mtime_ns,
+            "ctime_ns": stat.ctime_ns,
+            "inode": stat.inode,
+            "byte_offset": checkpoint.byte_offset,
+            "lines": checkpoint.lines,
+            "head_hash": checkpoint.head_hash,
+            "tail_hash": checkpoint.tail_hash,
+            "generation": checkpoint.generation,
+            "rereading": checkpoint.rereading,
+            "parser_state": _json(checkpoint.parser_state),
+            "lines_seen": total.seen,
+            "lines_stored": total.stored,
+            "lines_merged": total.merged,
+            "lines_quarantined": total.quarantined,
+            "lines_skipped": total.skipped,
+            "skip_reasons": _json(total.skip_reasons),
+            "unreadable": checkpoint.unreadable,
+        }
+
+    def mark(self, *, missing: Iterable[str], unreadable: Mapping[str, tuple[str, str]]) -> None:
+        """Note files that are gone, and by path the source and reason of what cannot be read."""
+        host = self._identity.host
+        with translate_errors(), self._open() as connection, connection.transaction():
+            connection.execute(self._sql["mark_missing"], {"host": host, "paths": list(missing)})
+            for path, (source, reason) in unreadable.items():
+                connection.execute(
+                    self._sql["mark_unreadable"],
+                    {"host": host, "path": path, "source": source, "reason": reason, "empty": b""},
+                )
+
+    def mark_present(self, paths: Iterable[str], *, readable: Iterable[str]) -> None:
+        """Files that are back unchanged, and folders that can be listed again."""
+        host = self._identity.host
+        with translate_errors(), self._open() as connection, connection.transaction():
+            connection.execute(self._sql["mark_present"], {"host": host, "paths": list(paths)})
+            connection.execute(self._sql["clear_folder"], {"host": host, "paths": list(readable)})
+
+    def finish(self, session_keys: Iterable[str], *, wrote: int) -> None:
+        """Link new sessions that copy others, tidy the text index, refresh its statistics."""
+        with translate_errors(), self._open() as connection:
+            keys = list(session_keys)
+            if keys:
+                connection.execute(self._sql["link_copies"], {"session_keys": keys})
+                connection.commit()
+            if wrote:
+                connection.execute(self._sql["clean_pending"])
+                connection.commit()
+            if wrote > 5_000:
+                connection.autocommit = True
+                connection.execute("analyze recall.message, recall.message_text, recall.session")
+                connection.autocommit = False
+
+    def beat(self, detail: Mapping[str, Any]) -> None:
+        """Say that the ingester is alive and what its last pass did."""
+        values = {"host": self._identity.host, "pid": os.getpid(), "detail": _json(detail)}
+        with translate_errors(), self._open() as connection, connection.transaction():
+            connection.execute(self._sql["beat"], values)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._drop()
+
+    def _open(self) -> _Kept:
+        if self._connection is None or self._connection.closed:
+            with translate_errors():
+                self._connection = connect(self._url, application="recall ingest")
+                self._connection.execute(self._sql["stage"])
+                self._connection.commit()
+        return _Kept(self._connection)
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Kept:
+    """Lends a connection and leaves it open, without a transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> psycopg.Connection[Any]:
+        return self._connection
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._connection.closed or self._connection.autocommit:
+            return
+        if kind is None:
+            self._connection.commit()
+        else:
+            self._connection.rollback()
+
+
+def _copy(
+    cursor: psycopg.Cursor[Any],
+    statement: Any,
+    rows: list[tuple[int, MessageRow]] | list[tuple[int, PromptRow]],
+    columns: tuple[str, ...],
+) -> None:
+    if not rows:
+        return
+    with cursor.copy(statement) as copy:
+        for piece, row in rows:
+            copy.write_row((piece, *(getattr(row, name) for name in columns)))
+
+
+def _copy_texts(
+    cursor: psycopg.Cursor[Any], statement: Any, batch: Batch, changed: set[int]
+) -> None:
+    done: set[int] = set()
+    rows: list[MessageRow | PromptRow] = [row for _, row in batch.messages]
+    rows += [row for _, row in batch.prompts]
+    with cursor.copy(statement) as copy:
+        for row in rows:
+            if row.id not in changed or row.id in done:
+                continue
+            done.add(row.id)
+            for chunk, document in enumerate(row.documents):
+                copy.write_row((row.id, chunk, document))
+
+
+def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
+    (
+        path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head, tail,
+        generation, rereading, parser_state, seen, stored, merged, quarantined, skipped, reasons,
+        missing, unreadable,
+    ) = row  # fmt: skip
+    return Checkpoint(
+        path=path,
+        source=source,
+        session_key=session_key,
+        stat=Stat(size, mtime_ns, ctime_ns, inode),
+        byte_offset=byte_offset,
+        lines=lines,
+        head_hash=bytes(head),
+        tail_hash=bytes(tail),
+        generation=generation,
+        rereading=rereading,
+        parser_state=parser_state,
+        counts=Counts(seen, stored, merged, quarantined, skipped, dict(reasons)),
+        missing=missing,
+        unreadable=unreadable,
+    )
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(clean_json(value))

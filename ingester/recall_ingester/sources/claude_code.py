@@ -1,0 +1,110 @@
+"""Claude Code: ``projects/<folder>/<session>.jsonl`` below ``$CLAUDE_CONFIG_DIR`` or ``~/.claude``.
+
+The format has no published schema; what is known of it, and from where, stands in docs/sources.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recall_ingester.sources.base import Parser, SourceFile
+from recall_ingester.sources.claude_history import HistoryParser
+from recall_ingester.sources.claude_transcript import (
+    SidecarParser,
+    SpillParser,
+    TranscriptParser,
+)
+from recall_ingester.walk import Walk
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+#: Folders of the client that hold no conversation.
+_OTHER_FOLDERS = frozenset(
+    {
+        "file-history", "memory", "paste-cache", "plans", "plugins", "session-memory", "sessions",
+        "shell-snapshots", "statsig", "tasks", "telemetry", "todos",
+    }
+)  # fmt: skip
+
+
+class ClaudeCode:
+    """Main sessions, subagents in both layouts, spilled tool output and the prompt history."""
+
+    def __init__(self, name: str = "claude-code", title: str = "Claude Code") -> None:
+        self.name = name
+        self.title = title
+        self.unreadable: dict[Path, str] = {}
+
+    def roots(self, env: Mapping[str, str], user_home: Path) -> list[Path]:
+        """``$CLAUDE_CONFIG_DIR`` (one folder, or several with commas), else the usual places."""
+        if configured := env.get("CLAUDE_CONFIG_DIR"):
+            return [
+                Path(part.strip()).expanduser() for part in configured.split(",") if part.strip()
+            ]
+        return [user_home / ".claude", user_home / ".config" / "claude"]
+
+    def discover(self, root: Path) -> Iterator[SourceFile]:
+        """Transcripts, sidecars, spilled outputs and prompt histories below a root."""
+        walk = Walk(root, skip_folder=_OTHER_FOLDERS.__contains__, hidden=frozenset({".claude"}))
+        self.unreadable = walk.unreadable
+        for path in walk.files():
+            if file := self._describe(path, root):
+                yield file
+
+    def first_id(self, value: Mapping[str, Any]) -> str | None:
+        """``<parent>/agent-<id>`` for a subagent file that lies beside its parent's."""
+        parent, agent = value.get("sessionId"), value.get("agentId")
+        if value.get("isSidechain") is True and isinstance(parent, str) and isinstance(agent, str):
+            return f"{parent}/agent-{agent.removeprefix('agent-')}"
+        return None
+
+    def parser(self, file: SourceFile, external_id: str, state: Mapping[str, Any] | None) -> Parser:
+        """A parser by what the file is."""
+        if file.label == "prompts":
+            return HistoryParser(file.path.parent)
+        if file.label == "sidecar":
+            return SidecarParser(external_id)
+        if file.label == "spill":
+            return SpillParser(external_id)
+        return TranscriptParser(external_id, state)
+
+    def _describe(self, path: Path, root: Path) -> SourceFile | None:
+        relative = path.relative_to(root)
+        stem = relative.with_suffix("").as_posix()
+        if "tool-results" in relative.parts[:-1] and path.suffix in {".txt", ".json"}:
+            at = relative.parts.index("tool-results")
+            owner = relative.parts[at - 1] if at else "unknown"
+            output = f"{owner}/tool-results/{path.name}"
+            return SourceFile(path, self.name, "spill", "whole", relative.as_posix(), output)
+        if path.name.endswith(".meta.json") and path.name.startswith("agent-"):
+            natural = _agent_id(relative, path.name.removesuffix(".meta.json"))
+            return SourceFile(
+                path, self.name, "sidecar", "whole", stem, natural, owns_session=False
+            )
+        if path.suffix != ".jsonl":
+            return None
+        if path.name == "history.jsonl":
+            return SourceFile(path, self.name, "prompts", "lines", stem, owns_session=False)
+        return SourceFile(path, self.name, "transcript", "lines", stem, _natural_id(relative))
+
+
+def _natural_id(relative: Path) -> str | None:
+    """The session id that the path gives: the stem of a main file, parent and stem of an agent's.
+
+    A stem that is no UUID is a renamed copy or a hand-made file; such names repeat in different
+    folders, so the path below the root identifies it instead.
+    """
+    if relative.name.startswith("agent-"):
+        return _agent_id(relative, relative.stem)
+    return relative.stem if _UUID.fullmatch(relative.stem) else None
+
+
+def _agent_id(relative: Path, stem: str) -> str | None:
+    folders = relative.parts[:-1]
+    if "subagents" not in folders:
+        return None
+    at = folders.index("subagents")
+    return f"{folders[at - 1]}/{stem}" if at else None

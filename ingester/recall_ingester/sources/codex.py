@@ -1,0 +1,100 @@
+"""Codex: rollouts below ``sessions`` and ``archived_sessions`` of ``$CODEX_HOME`` or ``~/.codex``.
+
+Any other folder may be given too; every rollout below it is found. What is known of the format, and
+from where, stands in docs/sources.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from recall_ingester.sources.base import Parser, Shape, SourceFile
+from recall_ingester.sources.codex_header import header_id
+from recall_ingester.sources.codex_parser import IndexParser, RolloutParser
+from recall_ingester.walk import Walk
+
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_ROLLOUT = re.compile(rf"rollout-\d{{4}}-\d\d-\d\dT\d\d-\d\d-\d\d-(?P<id>{_UUID}(?:_[\w-]+)?)")
+_SUFFIXES = (".jsonl", ".json")
+
+#: Folders of the client's own home that hold no conversation, but may hold other people's files.
+_OTHER_FOLDERS = frozenset(
+    {
+        "cache", "log", "logs", "memories", "node_modules", "plugins", "prompts", "skills", "tmp",
+        "vendor_imports", "worktrees",
+    }
+)  # fmt: skip
+#: Files beside the rollouts that tell something about them, by their label.
+_INDEXES = {"history.jsonl": "prompts", "session_index.jsonl": "titles"}
+_HOME_NAME = ".codex"
+
+
+class Codex:
+    """Rollouts in every format since April 2025, the prompt history and the title index."""
+
+    def __init__(self, name: str = "codex", title: str = "Codex") -> None:
+        self.name = name
+        self.title = title
+        self.unreadable: dict[Path, str] = {}
+
+    def roots(self, env: Mapping[str, str], user_home: Path) -> list[Path]:
+        """``$CODEX_HOME``, else ``~/.codex``."""
+        if configured := env.get("CODEX_HOME"):
+            return [Path(configured).expanduser()]
+        return [user_home / _HOME_NAME]
+
+    def discover(self, root: Path) -> Iterator[SourceFile]:
+        """Rollouts and index files below a root; a plain file wins over its compressed copy."""
+        skip = _OTHER_FOLDERS if _is_home(root) else frozenset()
+        walk = Walk(root, skip_folder=skip.__contains__, hidden=frozenset({_HOME_NAME}))
+        self.unreadable = walk.unreadable
+        paths = list(walk.files())
+        plain = set(paths)
+        for path in paths:
+            if path.suffix == ".zst" and path.with_suffix("") in plain:
+                continue
+            if file := self._describe(path, root):
+                yield file
+
+    def first_id(self, value: Mapping[str, Any]) -> str | None:
+        """The thread id of a header; ``None`` for a file that begins with another record."""
+        return header_id(value)
+
+    def parser(self, file: SourceFile, external_id: str, state: Mapping[str, Any] | None) -> Parser:
+        """A parser by what the file is."""
+        if file.label in _INDEXES.values():
+            return IndexParser(state)
+        thread, reverted, _ = (file.natural_id or "").partition("_")
+        return RolloutParser(external_id, state, reverted_from=thread if reverted else None)
+
+    def _describe(self, path: Path, root: Path) -> SourceFile | None:
+        compressed = path.suffix == ".zst"
+        name = path.with_suffix("").name if compressed else path.name
+        stem, suffix = Path(name).stem, Path(name).suffix
+        if suffix not in _SUFFIXES or ".legacy-before-pagination" in name:
+            return None
+        if suffix == ".json" and not name.startswith("rollout-"):
+            return None
+        relative = (path.relative_to(root).parent / stem).as_posix()
+        beside_home = path.parent == root or path.parent.name == _HOME_NAME
+        if beside_home and name in _INDEXES:
+            label = _INDEXES[name]
+            return SourceFile(
+                path, self.name, label, "lines", relative,
+                compressed=compressed, owns_session=False,
+            )  # fmt: skip
+        shape: Shape = "whole" if suffix == ".json" else "lines"
+        match = _ROLLOUT.fullmatch(stem)
+        natural = match["id"] if match else None
+        return SourceFile(
+            path, self.name, "rollout", shape, relative, natural, compressed=compressed
+        )
+
+
+def _is_home(root: Path) -> bool:
+    return root.name == _HOME_NAME or any(
+        (root / name).is_dir() for name in ("sessions", "archived_sessions")
+    )

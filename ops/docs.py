@@ -1,0 +1,230 @@
+"""Writes docs/reference from the code, so that it cannot drift from it.
+
+python ops/docs.py            write the pages
+python ops/docs.py --check    change nothing; exit code 1 if a page is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+_MADE = "<!-- Made by `make docs` from the code; do not edit. -->\n"
+#: What the exit codes of ``recall.errors`` mean to a caller of the command.
+_HELP_OPTIONS = frozenset({"-h", "--help"})
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    from typer.main import get_command
+
+    from recall.cli import app
+
+    lines = ["# Commands", "", _MADE]
+    for path, command in _commands("recall", get_command(app)):
+        lines += _command_section(path, command)
+    lines += ["## Exit codes", "", *_exit_codes()]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(f"{path} {name}", child)
+
+
+def _command_section(path: str, command: Any) -> list[str]:
+    children = getattr(command, "commands", {})
+    arguments = [item for item in command.params if item.param_type_name == "argument"]
+    options = [item for item in command.params if not _HELP_OPTIONS & set(item.opts)]
+    options = [item for item in options if item.param_type_name == "option"]
+    usage = [path, *(_argument_usage(item) for item in arguments)]
+    usage += ["[OPTIONS]"] if options else []
+    usage += ["COMMAND"] if children else []
+    lines = [f"{'#' * min(2 + path.count(' ') // 2, 3)} `{path}`", "", "```"]
+    lines += [" ".join(usage), "```", "", _paragraphs(command.help), ""]
+    if arguments or options:
+        lines += ["| | |", "|---|---|"]
+        lines += [f"| {_argument_usage(item)} | {_cell(_help(item))} |" for item in arguments]
+        lines += [f"| {_option_usage(item)} | {_cell(_help(item))} |" for item in options]
+        lines.append("")
+    return lines
+
+
+def _paragraphs(text: str | None) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
+def _argument_usage(item: Any) -> str:
+    name = item.metavar or item.name.upper()
+    name = f"{name}..." if item.nargs == -1 and not name.endswith("...") else name
+    return name if item.required or name.startswith("[") else f"[{name}]"
+
+
+def _option_usage(item: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*item.opts, *item.secondary_opts))
+    if item.is_flag:
+        return names
+    metavar = item.metavar
+    if not metavar:
+        choices = getattr(item.type, "choices", None)
+        metavar = "\\|".join(map(_text, choices)) if choices else item.type.name.upper()
+    return f"{names} {metavar}"
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _help(item: Any) -> str:
+    text = " ".join((item.help or "").split())
+    default = item.default
+    if getattr(item, "is_flag", False) or callable(default):
+        return text
+    if isinstance(default, str | int | float) or hasattr(default, "value"):
+        text += f" Default: `{_text(default)}`."
+    return text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _exit_codes() -> list[str]:
+    from recall import errors
+
+    codes: dict[int, list[str]] = defaultdict(list)
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.RecallError):
+            codes[kind.exit_code].append((kind.__doc__ or "").split("\n", 1)[0])
+    lines = ["| code | meaning |", "|---|---|", "| 0 | Done. |"]
+    return lines + [f"| {code} | {' '.join(codes[code])} |" for code in sorted(codes)]
+
+
+def settings_page() -> str:
+    """Every setting with its variable, its default and what it is for."""
+    from recall.config import options
+
+    lines = ["# Settings", "", _MADE, _SETTINGS_INTRODUCTION]
+    lines += ["| `config.toml` | environment | default | |", "|---|---|---|---|"]
+    for option in options():
+        in_file = "" if option.name == "home" else f"`{option.name}`"
+        variable = f"`{option.env}`" + (f", `{option.env}_FILE`" if option.secret else "")
+        about = _cell(option.about) + (" Secret." if option.secret else "")
+        lines.append(f"| {in_file} | {variable} | {_default(option.default)} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+_SETTINGS_INTRODUCTION = """\
+The environment wins over `config.toml` in Recall's home, and that over the default. An unknown
+name is an error in both. A secret can also stand in a file that `<VARIABLE>_FILE` names. Lists are
+separated by commas in the environment and are TOML arrays in the file.
+
+Where a client keeps its logs is the client's own setting: Recall follows `CLAUDE_CONFIG_DIR` and
+`CODEX_HOME`.
+"""
+
+
+def _default(value: object) -> str:
+    if value is None or value == ():
+        return "" if value is None else "empty"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def metrics_page() -> str:
+    """Every metric that ``/metrics`` can show."""
+    lines = ["# Metrics", "", _MADE]
+    lines += [
+        "`GET /metrics` answers in the text format of Prometheus. No label ever holds content.",
+        "",
+        "| metric | type | labels | |",
+        "|---|---|---|---|",
+    ]
+    for name, kind, labels, about in sorted(_metrics()):
+        named = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` | {kind} | {named} | {_cell(about)} |")
+    return "\n".join(lines) + "\n"
+
+
+class _AnyRow(dict[str, Any]):
+    """A row of a store that holds nothing, with whatever column is asked for."""
+
+    def __missing__(self, column: str) -> str:
+        return "1"
+
+
+def _metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    from recall_api import metrics
+
+    for item in vars(metrics.Metrics(list)).values():
+        if hasattr(item, "_documentation"):
+            yield (
+                _exposed(item._name, item._type),
+                item._type,
+                item._labelnames,
+                item._documentation,
+            )
+    rows: list[dict[str, Any]] = [_AnyRow()]
+    empty: Callable[..., Any] = lambda *_args, **_named: []  # noqa: E731
+    with (
+        patch.object(metrics, "reading", lambda _pool: nullcontext()),
+        patch.object(metrics, "fetch", lambda *_args: rows),
+        patch.object(metrics, "list_sources", empty),
+        patch.object(metrics, "list_components", empty),
+        patch.object(metrics, "get_totals", lambda _connection: {"estimated": []}),
+        patch.object(metrics, "current_version", lambda _connection: 1),
+    ):
+        families: list[Any] = metrics.collect_store(None, interval_seconds=1)  # type: ignore[arg-type]
+    for family in families:
+        name = _exposed(family.name, family.type)
+        yield name, family.type, tuple(family._labelnames), family.documentation
+
+
+def _exposed(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+}
+
+
+def stale_pages() -> list[str]:
+    """The pages that differ from what the code says."""
+    stale = []
+    for name, make in PAGES.items():
+        path = REFERENCE / name
+        if not path.exists() or path.read_text("utf-8") != make():
+            stale.append(name)
+    return stale
+
+
+def main() -> int:
+    """Write the pages, or only compare them."""
+    if sys.argv[1:] == ["--check"]:
+        stale = stale_pages()
+        for name in stale:
+            sys.stderr.write(f"docs/reference/{name} is not up to date\n")
+        if stale:
+            sys.stderr.write("\nhint: run `make docs`\n")
+        return 1 if stale else 0
+    if sys.argv[1:]:
+        sys.stderr.write(f"{__doc__}")
+        return 2
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        (REFERENCE / name).write_text(make(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

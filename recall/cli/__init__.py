@@ -1,0 +1,72 @@
+"""The ``recall`` command. Each subcommand stands in the module of its name."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from recall import __version__, log
+from recall.cli import (
+    api,
+    db,
+    doctor,
+    down,
+    ingest,
+    purge,
+    search,
+    sessions,
+    show,
+    status,
+    up,
+)
+from recall.cli.output import print_error
+from recall.errors import RecallError
+
+app = typer.Typer(
+    name="recall",
+    help="Search the session logs of every coding agent on all your machines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("up")(up.up)
+app.command("down")(down.down)
+app.command("search")(search.search)
+app.command("sessions")(sessions.sessions)
+app.command("show")(show.show)
+app.command("status")(status.status)
+app.command("ingest")(ingest.ingest)
+app.command("purge")(purge.purge)
+app.command("doctor")(doctor.doctor)
+app.command("api")(api.api)
+app.add_typer(db.app, name="db")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"recall {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Search the session logs of every coding agent on all your machines."""
+
+
+def main() -> None:
+    """Run the command; an expected error becomes one line, a hint and its exit code."""
+    log.configure("warning")
+    try:
+        app(prog_name="recall")
+    except RecallError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output left, as `| head` does
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,38 @@
+"""What the command prints: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from recall.errors import RecallError
+
+#: For progress, notes and errors. Rich leaves colours out when the stream is no terminal or
+#: ``NO_COLOR`` is set.
+notes = Console(stderr=True, highlight=False, soft_wrap=True)
+#: For data that a person reads.
+screen = Console(highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, on stderr."""
+    notes.print(text, markup=False)
+
+
+def print_error(error: RecallError) -> None:
+    """``error: ...`` and, after a blank line, ``hint: ...`` on stderr."""
+    notes.print(f"[bold red]error[/]: {_plain(error.message)}")
+    if error.hint:
+        notes.print(f"\n[bold]hint[/]: {_plain(error.hint)}")
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,192 @@
+"""The HTTP client of a Recall server: the same answers as the server's own functions give."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from recall import __version__
+from recall.config import Settings
+from recall.errors import (
+    AccessError,
+    BusyError,
+    ConfigError,
+    NotFoundError,
+    RecallError,
+    StoreError,
+    StoreUnavailableError,
+    UsageError,
+)
+
+Params = Mapping[str, Any]
+Answer = dict[str, Any]
+
+#: A larger answer is not read to its end; the API gives none that large.
+MOST_ANSWER_BYTES = 64 * 2**20
+_CONNECT_SECONDS = 5.0
+#: What a server needs on top of the time that a search may take.
+_GRACE_SECONDS = 10.0
+
+
+class RecallClient:
+    """Asks the server at ``url``. Every error is a :class:`RecallError` with a hint."""
+
+    def __init__(self, settings: Settings, *, transport: httpx.BaseTransport | None = None) -> None:
+        if settings.url is None:
+            raise ConfigError("`url` is not set", hint="set RECALL_URL to the address of a server")
+        self._url = _base_url(settings.url)
+        headers = {"Accept": "application/json", "User-Agent": f"recall/{__version__}"}
+        if settings.token:
+            headers["Authorization"] = f"Bearer {settings.token}"
+        seconds = settings.search_timeout_seconds + _GRACE_SECONDS
+        self._http = httpx.Client(
+            base_url=self._url,
+            headers=headers,
+            timeout=httpx.Timeout(seconds, connect=_CONNECT_SECONDS),
+            follow_redirects=False,  # a token goes to the configured server and nowhere else
+            trust_env=False,  # the server is on a private network, no proxy stands before it
+            verify=ssl.create_default_context() if self._url.startswith("https:") else True,
+            transport=transport,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def search(self, params: Params) -> Answer:
+        """``GET /search``."""
+        return self._get("/search", params)
+
+    def sessions(self, params: Params) -> Answer:
+        """``GET /sessions``."""
+        return self._get("/sessions", params)
+
+    def session(self, ref: str) -> Answer:
+        """``GET /sessions/{key}``."""
+        return self._get(f"/sessions/{_segment(ref)}", {})
+
+    def messages(self, ref: str, params: Params) -> Answer:
+        """``GET /sessions/{key}/messages``."""
+        return self._get(f"/sessions/{_segment(ref)}/messages", params)
+
+    def message(self, message_id: str, params: Params) -> Answer:
+        """``GET /messages/{id}``."""
+        return self._get(f"/messages/{_segment(message_id)}", params)
+
+    def status(self, params: Params) -> Answer:
+        """``GET /status``."""
+        return self._get("/status", params)
+
+    def _get(self, path: str, params: Params) -> Answer:
+        status, body = self._fetch(path, _query(params))
+        answer = self._decode(status, body)
+        if status != 200:
+            raise self._error(status, answer)
+        return answer
+
+    def _fetch(self, path: str, query: list[tuple[str, str]]) -> tuple[int, bytes]:
+        try:
+            with self._http.stream("GET", path, params=query) as response:
+                body = bytearray()
+                for piece in response.iter_bytes():
+                    body += piece
+                    if len(body) > MOST_ANSWER_BYTES:
+                        raise StoreError(
+                            f"the answer of `{self._url}` is over {MOST_ANSWER_BYTES >> 20} MiB",
+                            hint="ask for less with `--limit` or a filter",
+                        )
+                return response.status_code, bytes(body)
+        except httpx.ConnectError as error:
+            raise StoreUnavailableError(
+                f"no Recall server answers at `{self._url}`",
+                hint="is it running? RECALL_URL names it; unset it to read the local store",
+            ) from error
+        except httpx.TimeoutException as error:
+            raise StoreUnavailableError(
+                f"`{self._url}` did not answer in time",
+                hint="narrow the request with filters, or try again later",
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise StoreUnavailableError(
+                f"the connection to `{self._url}` failed ({type(error).__name__})",
+                hint="does RECALL_URL name a Recall server?",
+            ) from error
+
+    def _decode(self, status: int, body: bytes) -> Answer:
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        if isinstance(answer, dict):
+            return answer
+        raise StoreError(
+            f"what answers at `{self._url}` is not a Recall server (status {status}, no JSON)",
+            hint="check RECALL_URL; a proxy or a login page may stand in between",
+        )
+
+    def _error(self, status: int, problem: Answer) -> RecallError:
+        """The error that the server had, in the words that it used."""
+        detail = problem.get("detail")
+        if not isinstance(detail, str) or "status" not in problem:
+            return StoreError(
+                f"what answers at `{self._url}` is not a Recall server (status {status})",
+                hint="check RECALL_URL",
+            )
+        hint = problem.get("hint")
+        return _error_class(status)(detail, hint=hint if isinstance(hint, str) else None)
+
+
+def _error_class(status: int) -> type[RecallError]:
+    if status == 404:
+        return NotFoundError
+    if status in (401, 403):
+        return AccessError
+    if status == 429:
+        return BusyError
+    if status in (502, 503, 504):
+        return StoreUnavailableError
+    if 400 <= status < 500:
+        return UsageError
+    return StoreError
+
+
+def _base_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+        raise ConfigError(
+            "`url` must be the http or https address of a Recall server",
+            hint="for example RECALL_URL=http://server:7717",
+        )
+    return f"{parsed.scheme}://{parsed.netloc.decode('ascii')}{parsed.path.rstrip('/')}"
+
+
+def _segment(text: str) -> str:
+    """One part of a path; dots are escaped too, because `..` would climb."""
+    return quote(text, safe="", errors="replace").replace(".", "%2E")
+
+
+def _query(params: Params) -> list[tuple[str, str]]:
+    query: list[tuple[str, str]] = []
+    for name, value in params.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        for item in values:
+            if item is not None:
+                text = str(item).lower() if isinstance(item, bool) else str(item)
+                query.append((name, text.encode("utf-8", "replace").decode()))
+    return query

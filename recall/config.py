@@ -1,0 +1,213 @@
+"""Settings: one table of options, read once, from the environment and ``config.toml``.
+
+The environment wins over the file, the file over the default. An unknown name is an error, in the
+file as in the environment, so that a typing mistake never silently does nothing. A secret can also
+come from a file named by ``<NAME>_FILE``.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from recall.errors import ConfigError
+
+#: Variables that belong to clients or to tests and are not settings.
+_NOT_SETTINGS = frozenset({"RECALL_TEST_POINT"})
+
+
+def _default_home() -> Path:
+    return Path(platformdirs.user_data_dir("recall", appauthor=False))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def _optional_text(value: object) -> str | None:
+    return _text(value) or None
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser().absolute()
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError("must be a whole number")
+        number = int(value)
+        if not least <= number <= most:
+            raise ValueError(f"must be between {least} and {most}")
+        return number
+
+    return read
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in {"1", "true", "yes", "on"}:
+        return True
+    if isinstance(value, str) and value.lower() in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("must be true or false")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a list of texts")
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _option(
+    read: Callable[[object], Any], default: Any, about: str, *, secret: bool = False
+) -> Any:
+    how = {"default_factory": default} if callable(default) else {"default": default}
+    return field(metadata={"read": read, "about": about, "secret": secret}, **how)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting. ``RECALL_<NAME>`` in the environment, ``name`` in ``config.toml``."""
+
+    home: Path = _option(
+        _path, _default_home, "Where Recall keeps its database, its identity and its locks."
+    )
+    url: str | None = _option(
+        _optional_text,
+        None,
+        "Address of a Recall server; the command asks it instead of a local database.",
+    )
+    token: str | None = _option(_optional_text, None, "Token for the server at `url`.", secret=True)
+    database_url: str | None = _option(
+        _optional_text,
+        None,
+        "PostgreSQL 18 with pgvector to use instead of the embedded one (a libpq URL).",
+        secret=True,
+    )
+    host: str | None = _option(
+        _optional_text, None, "Name of this machine in the store; used on first start only."
+    )
+    listen: str = _option(_text, "127.0.0.1:7717", "Address and port of the HTTP API.")
+    allowed_hosts: tuple[str, ...] = _option(
+        _names,
+        (),
+        "Names under which the API may be addressed, besides localhost and private addresses.",
+    )
+    ingest_every_seconds: int = _option(
+        _whole(1, 86_400), 300, "How often `recall up` reads the session logs again."
+    )
+    sources: tuple[str, ...] = _option(
+        _names, (), "Names of the sources to read; empty means all that are known."
+    )
+    max_line_bytes: int = _option(
+        _whole(65_536, 1_073_741_824),
+        33_554_432,
+        "A longer line is not parsed: it is listed as a problem with its place, length and hash.",
+    )
+    redact: bool = _option(
+        _flag, True, "Replace known shapes of secrets in text before it is stored."
+    )
+    search_timeout_seconds: int = _option(
+        _whole(1, 600), 10, "How long one search may take before it answers with what it has."
+    )
+    log_level: str = _option(_text, "warning", "debug, info, warning or error.")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the settings reference."""
+
+    name: str
+    env: str
+    default: object
+    about: str
+    secret: bool
+
+
+def options() -> list[Option]:
+    """The settings table, for the reference page and for ``recall doctor``."""
+    return [
+        Option(
+            name=item.name,
+            env=f"RECALL_{item.name.upper()}",
+            default=None if item.name == "home" else item.default,
+            about=item.metadata["about"],
+            secret=item.metadata["secret"],
+        )
+        for item in fields(Settings)
+    ]
+
+
+def load_settings(env: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings. :class:`ConfigError` for an unknown name or a value out of range."""
+    env = os.environ if env is None else env
+    known = {option.name: option for option in options()}
+    given: dict[str, tuple[object, str]] = {}
+    from_env = _environment(env, known)
+    home = _convert("home", *from_env["home"]) if "home" in from_env else _default_home()
+    file = home / "config.toml"
+    for name, value in _read_file(file).items():
+        if name not in known or name == "home":
+            raise ConfigError(
+                f"unknown setting `{name}` in `{file}`", hint="see docs/reference/settings.md"
+            )
+        given[name] = (value, f"`{name}` in `{file}`")
+    given.update(from_env)
+    return Settings(**{name: _convert(name, value, at) for name, (value, at) in given.items()})
+
+
+def _environment(
+    env: Mapping[str, str], known: Mapping[str, Option]
+) -> dict[str, tuple[object, str]]:
+    found: dict[str, tuple[object, str]] = {}
+    for variable, value in env.items():
+        if not variable.startswith("RECALL_") or variable in _NOT_SETTINGS:
+            continue
+        name = variable.removeprefix("RECALL_").lower()
+        if name in known:
+            found[name] = (value, f"`{variable}`")
+        elif name.endswith("_file") and (twin := name.removesuffix("_file")) in known:
+            if known[twin].secret:
+                found.setdefault(twin, (_read_secret(variable, value), f"`{variable}`"))
+        else:
+            raise ConfigError(
+                f"unknown setting `{variable}` in the environment",
+                hint="see docs/reference/settings.md",
+            )
+    return found
+
+
+def _read_secret(variable: str, path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the file that `{variable}` names cannot be read") from error
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` cannot be read: {error}") from error
+
+
+def _convert(name: str, value: object, where: str) -> Any:
+    read = next(item.metadata["read"] for item in fields(Settings) if item.name == name)
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ConfigError(f"{where} {error}") from error

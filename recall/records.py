@@ -1,0 +1,181 @@
+"""The record types that travel from a source to the store.
+
+A source turns one record of a client's log into :class:`Message` and :class:`Prompt` drafts. The
+ingest pipeline cleans and redacts their text, gives them keys, and hands the resulting rows to a
+sink. Rows hold only plain values, so they can go by COPY or as JSON over HTTP unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+Role = Literal["user", "assistant", "tool", "system"]
+
+Kind = Literal[
+    "text",  # what a person or the model said
+    "thinking",  # reasoning that the client kept
+    "tool_call",  # name and arguments
+    "tool_result",  # what the tool gave back
+    "summary",  # a compaction summary or a summary record
+    "meta",  # text that the client put into the conversation by itself
+    "event",  # an error or a state change worth finding again
+    "unknown",  # a record type this version does not know; kept as JSON
+]
+
+Relation = Literal["subagent", "fork", "resume", "spill"]
+
+#: Where a message's time comes from: its own record, or the record before it in the file.
+TimeOrigin = Literal["record", "previous"]
+
+
+@dataclass(slots=True)
+class Message:
+    """One block of one record, as a source read it. ``part`` is its place inside the record.
+
+    ``copy_scope`` names the message across sessions where the client gives it a global identity
+    (a record uuid, a turn id). Equal scope and equal text make two messages copies of each other;
+    ``None`` means that the message is never treated as a copy.
+    """
+
+    role: Role
+    kind: Kind
+    text: str
+    part: int = 0
+    tool: str | None = None
+    call_id: str | None = None
+    native_id: str | None = None
+    model: str | None = None
+    is_error: bool = False
+    copy_scope: str | None = None
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One entry of a prompt history. ``session_id`` is the client's own id, if it wrote one."""
+
+    text: str
+    ts: datetime | None
+    session_id: str | None = None
+    project: str | None = None
+
+
+@dataclass(slots=True)
+class SessionDraft:
+    """What a source knows about a session so far. A higher ``title_rank`` wins over a lower one."""
+
+    external_id: str
+    parent_id: str | None = None
+    relation: Relation | None = None
+    title: str | None = None
+    title_rank: int = 0
+    cwd: str | None = None
+    branch: str | None = None
+    model: str | None = None
+    client_version: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What one record became.
+
+    Exactly one of these holds: it gave messages or prompts; it told something about the session
+    (``session_info``); or ``skipped`` names why it holds nothing to store.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    prompts: list[Prompt] = field(default_factory=list)
+    session_info: bool = False
+    skipped: str | None = None
+    ts: datetime | None = None
+    cwd: str | None = None
+    branch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One row of ``recall.session``. The store merges it with what it has (see the migration)."""
+
+    session_key: str
+    source: str
+    host: str
+    external_id: str
+    parent_key: str | None
+    relation: str | None
+    title: str | None
+    title_rank: int
+    project: str | None
+    branch: str | None
+    model: str | None
+    client_version: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """One row of ``recall.message`` and the search documents that belong to it.
+
+    ``content_hash`` is 16 bytes of BLAKE2b over the cleaned text; ``documents`` is what the text
+    index sees, in chunks (see :mod:`recall.document`).
+    """
+
+    session_key: str
+    ordinal: int
+    part: int
+    id: int
+    role: str
+    kind: str
+    ts: datetime | None
+    ts_origin: str | None
+    content: str
+    content_hash: bytes
+    copy_key: int | None
+    project: str | None
+    branch: str | None
+    tool: str | None
+    call_id: str | None
+    native_id: str | None
+    model: str | None
+    is_error: bool
+    is_damaged: bool
+    redactions: int
+    documents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """One row of ``recall.prompt``; its id comes from its content, so a trimmed file loses none."""
+
+    id: int
+    source: str
+    host: str
+    ordinal: int
+    session_key: str | None
+    project: str | None
+    ts: datetime | None
+    content: str
+    content_hash: bytes
+    documents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRow:
+    """One span of a file that could not be read as a record, with the bytes themselves if small."""
+
+    host: str
+    path: str
+    generation: int
+    byte_offset: int
+    byte_length: int
+    ordinal: int
+    source: str
+    session_key: str | None
+    reason: str
+    sha256: bytes
+    raw: bytes | None
+    salvaged: bool

@@ -1,0 +1,1 @@
+"""The SQL room: migrations, queries, connections and the embedded server."""

@@ -1,0 +1,329 @@
+-- name: stage
+-- Tables of one connection through which a batch is copied in.
+create temp table if not exists stage_message (
+    piece integer not null,
+    session_key text not null,
+    ordinal bigint not null,
+    part integer not null,
+    id bigint not null,
+    role text not null,
+    kind text not null,
+    ts timestamptz,
+    ts_origin text,
+    content text not null,
+    content_hash bytea not null,
+    copy_key bigint,
+    project text,
+    branch text,
+    tool text,
+    call_id text,
+    native_id text,
+    model text,
+    is_error boolean not null,
+    is_damaged boolean not null,
+    redactions integer not null
+) on commit delete rows;
+create temp table if not exists stage_prompt (
+    piece integer not null,
+    id bigint not null,
+    source text not null,
+    host text not null,
+    ordinal bigint not null,
+    session_key text,
+    project text,
+    ts timestamptz,
+    content text not null,
+    content_hash bytea not null
+) on commit delete rows;
+create temp table if not exists stage_text (
+    id bigint not null,
+    chunk smallint not null,
+    document text not null
+) on commit delete rows;
+create temp table if not exists stage_changed (
+    id bigint primary key,
+    piece integer not null,
+    ordinal bigint not null,
+    old_id bigint,
+    rewritten boolean not null
+) on commit delete rows
+
+-- name: copy_messages
+-- Receive message rows.
+copy pg_temp.stage_message (
+    piece, session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash,
+    copy_key, project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
+) from stdin
+
+-- name: copy_prompts
+-- Receive prompt rows.
+copy pg_temp.stage_prompt (
+    piece, id, source, host, ordinal, session_key, project, ts, content, content_hash
+) from stdin
+
+-- name: copy_texts
+-- Receive search documents.
+copy pg_temp.stage_text (id, chunk, document) from stdin
+
+-- name: upsert_session
+-- One session; the trigger recall.merge_session keeps what the store knew.
+insert into recall.session (
+    session_key, source, host, external_id, parent_key, relation, title, title_rank, project,
+    branch, model, client_version, started_at, ended_at, path
+) values (
+    %(session_key)s, %(source)s, %(host)s, %(external_id)s, %(parent_key)s, %(relation)s,
+    %(title)s, %(title_rank)s, %(project)s, %(branch)s, %(model)s, %(client_version)s,
+    %(started_at)s, %(ended_at)s, %(path)s
+)
+on conflict (session_key) do update set
+    parent_key = excluded.parent_key, relation = excluded.relation, title = excluded.title,
+    title_rank = excluded.title_rank, project = excluded.project, branch = excluded.branch,
+    model = excluded.model, client_version = excluded.client_version,
+    started_at = excluded.started_at, ended_at = excluded.ended_at, path = excluded.path
+
+-- name: find_changed
+-- Which staged messages are new or differ. Hashes are compared before any search vector is made:
+-- making it first costs four times as much on a pass over known rows.
+insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
+select distinct on (s.id)
+    s.id, s.piece, s.ordinal, known.id, coalesce(known.content_hash <> s.content_hash, false)
+from pg_temp.stage_message s
+-- lateral with limit: one index probe a row, whatever the planner believes about temporary tables
+left join lateral (
+    select m.id, m.content_hash, m.role, m.kind, m.ts, m.tool, m.copy_key, m.project, m.is_error
+    from recall.message m
+    where m.session_key = s.session_key and m.ordinal = s.ordinal and m.part = s.part
+    limit 1
+) known on true
+where known.id is null
+    or (known.content_hash, known.role, known.kind, known.ts, known.tool, known.copy_key,
+        known.project, known.is_error)
+    is distinct from (s.content_hash, s.role, s.kind, s.ts, s.tool, s.copy_key, s.project, s.is_error)
+
+-- name: find_changed_prompts
+-- Which staged prompts are new; a prompt's id comes from its content, so a known one is the same.
+insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
+select distinct on (s.id) s.id, s.piece, s.ordinal, null, false
+from pg_temp.stage_prompt s
+where not exists (select from recall.prompt p where p.id = s.id)
+
+-- name: retract_rewritten
+-- Keep the old text of messages that are about to be written over.
+with old as (
+    select m.* from recall.message m
+    join pg_temp.stage_changed c on c.old_id = m.id
+    where c.rewritten
+)
+insert into recall.message_retracted (
+    session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin, content,
+    content_hash, copy_key, project, branch, tool, call_id, native_id, model, is_error, is_damaged,
+    redactions, stored_at
+)
+select
+    session_key, ordinal, part, recall.retracted_id(id, content_hash), id, %(generation)s, role,
+    kind, ts, ts_origin, content, content_hash, copy_key, project, branch, tool, call_id,
+    native_id, model, is_error, is_damaged, redactions, stored_at
+from old
+on conflict (id) do nothing
+
+-- name: retract_index
+-- Move the index rows of retracted messages along with them.
+insert into recall.message_text (
+    id, chunk, ts, source, host, project, role, kind, tool, session_key, retracted, tsv
+)
+select
+    recall.retracted_id(t.id, m.content_hash), t.chunk, t.ts, t.source, t.host, t.project, t.role,
+    t.kind, t.tool, t.session_key, true, t.tsv
+from pg_temp.stage_changed c
+join recall.message m on m.id = c.old_id
+join recall.message_text t on t.id = c.old_id
+where c.rewritten
+on conflict (id, chunk) do nothing
+
+-- name: drop_index
+-- Index rows of messages that are about to be written again.
+delete from recall.message_text t using pg_temp.stage_changed c where t.id = c.old_id
+
+-- name: upsert_messages
+-- Store what is new or different.
+insert into recall.message (
+    session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash, copy_key,
+    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
+)
+select
+    s.session_key, s.ordinal, s.part, s.id, s.role, s.kind, s.ts, s.ts_origin, s.content,
+    s.content_hash, s.copy_key, s.project, s.branch, s.tool, s.call_id, s.native_id, s.model,
+    s.is_error, s.is_damaged, s.redactions
+from pg_temp.stage_message s
+join pg_temp.stage_changed c on c.id = s.id
+on conflict (session_key, ordinal, part) do update set
+    role = excluded.role, kind = excluded.kind, ts = excluded.ts, ts_origin = excluded.ts_origin,
+    content = excluded.content, content_hash = excluded.content_hash,
+    copy_key = excluded.copy_key, project = excluded.project, branch = excluded.branch,
+    tool = excluded.tool, call_id = excluded.call_id, native_id = excluded.native_id,
+    model = excluded.model, is_error = excluded.is_error, is_damaged = excluded.is_damaged,
+    redactions = excluded.redactions
+
+-- name: upsert_prompts
+-- Store new prompts.
+insert into recall.prompt (
+    id, source, host, ordinal, session_key, project, ts, content, content_hash
+)
+select distinct on (s.id)
+    s.id, s.source, s.host, s.ordinal, s.session_key, s.project, s.ts, s.content, s.content_hash
+from pg_temp.stage_prompt s
+join pg_temp.stage_changed c on c.id = s.id
+order by s.id, s.ordinal
+on conflict (id) do nothing
+
+-- name: index_messages
+-- Make the search vectors of what was stored.
+insert into recall.message_text (
+    id, chunk, ts, source, host, project, role, kind, tool, session_key, tsv
+)
+select
+    s.id, x.chunk, s.ts, split_part(s.session_key, ':', 1), split_part(s.session_key, ':', 2),
+    s.project, s.role, s.kind, s.tool, s.session_key, recall.index_document(x.document)
+from pg_temp.stage_changed c
+join pg_temp.stage_message s on s.id = c.id
+join pg_temp.stage_text x on x.id = c.id
+
+-- name: index_prompts
+-- Make the search vectors of new prompts.
+insert into recall.message_text (
+    id, chunk, ts, source, host, project, role, kind, tool, session_key, tsv
+)
+select distinct on (s.id, x.chunk)
+    s.id, x.chunk, s.ts, s.source, s.host, s.project, 'user', 'prompt', null, s.session_key,
+    recall.index_document(x.document)
+from pg_temp.stage_changed c
+join pg_temp.stage_prompt s on s.id = c.id
+join pg_temp.stage_text x on x.id = c.id
+on conflict (id, chunk) do nothing
+
+-- name: retire
+-- Messages in a range that was read again and that did not come again: the client took them back.
+with gone as (
+    delete from recall.message m
+    where m.session_key = %(session_key)s
+        and m.ordinal >= %(first)s and (%(last)s::bigint is null or m.ordinal < %(last)s::bigint)
+        and not exists (
+            select from pg_temp.stage_message s
+            where s.session_key = m.session_key and s.ordinal = m.ordinal and s.part = m.part
+        )
+    returning m.*
+), kept as (
+    insert into recall.message_retracted (
+        session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin, content,
+        content_hash, copy_key, project, branch, tool, call_id, native_id, model, is_error,
+        is_damaged, redactions, stored_at
+    )
+    select
+        session_key, ordinal, part, recall.retracted_id(id, content_hash), id, %(generation)s, role,
+        kind, ts, ts_origin, content, content_hash, copy_key, project, branch, tool, call_id,
+        native_id, model, is_error, is_damaged, redactions, stored_at
+    from gone
+    on conflict (id) do nothing
+)
+select recall.move_index(id, recall.retracted_id(id, content_hash)) from gone
+
+-- name: stored_lines
+-- Lines of each piece that brought something new.
+select piece, count(distinct ordinal), count(*) from pg_temp.stage_changed group by piece
+
+-- name: upsert_quarantine
+-- A span that could not be read; the same span of the same generation is one entry.
+insert into recall.quarantine (
+    host, path, generation, byte_offset, byte_length, ordinal, source, session_key, reason,
+    sha256, raw, salvaged
+) values (
+    %(host)s, %(path)s, %(generation)s, %(byte_offset)s, %(byte_length)s, %(ordinal)s,
+    %(source)s, %(session_key)s, %(reason)s, %(sha256)s, %(raw)s, %(salvaged)s
+)
+on conflict (host, path, generation, byte_offset) do update set
+    byte_length = excluded.byte_length, reason = excluded.reason, sha256 = excluded.sha256,
+    raw = excluded.raw, salvaged = excluded.salvaged
+
+-- name: upsert_checkpoint
+-- How far a file was read; written last, in the transaction that stored its rows.
+insert into recall.ingest_state (
+    host, path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines,
+    head_hash, tail_hash, generation, rereading, parser_state, lines_seen, lines_stored,
+    lines_merged, lines_quarantined, lines_skipped, skip_reasons, source_missing_at, unreadable
+) values (
+    %(host)s, %(path)s, %(source)s, %(session_key)s, %(size)s, %(mtime_ns)s, %(ctime_ns)s,
+    %(inode)s, %(byte_offset)s, %(lines)s, %(head_hash)s, %(tail_hash)s, %(generation)s,
+    %(rereading)s, %(parser_state)s, %(lines_seen)s, %(lines_stored)s, %(lines_merged)s,
+    %(lines_quarantined)s, %(lines_skipped)s, %(skip_reasons)s, null, %(unreadable)s
+)
+on conflict (host, path) do update set
+    source = excluded.source, session_key = excluded.session_key, size = excluded.size,
+    mtime_ns = excluded.mtime_ns, ctime_ns = excluded.ctime_ns, inode = excluded.inode,
+    byte_offset = excluded.byte_offset, lines = excluded.lines, head_hash = excluded.head_hash,
+    tail_hash = excluded.tail_hash, generation = excluded.generation,
+    rereading = excluded.rereading, parser_state = excluded.parser_state,
+    lines_seen = excluded.lines_seen, lines_stored = excluded.lines_stored,
+    lines_merged = excluded.lines_merged, lines_quarantined = excluded.lines_quarantined,
+    lines_skipped = excluded.lines_skipped, skip_reasons = excluded.skip_reasons,
+    source_missing_at = null, unreadable = excluded.unreadable, read_at = now()
+
+-- name: checkpoints
+-- Every file of a host.
+select
+    path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head_hash,
+    tail_hash, generation, rereading, parser_state, lines_seen, lines_stored, lines_merged,
+    lines_quarantined, lines_skipped, skip_reasons, source_missing_at is not null, unreadable
+from recall.ingest_state
+where host = %(host)s
+
+-- name: mark_missing
+-- The file is gone; what was read from it stays.
+update recall.ingest_state set source_missing_at = now()
+where host = %(host)s and path = any(%(paths)s) and source_missing_at is null
+
+-- name: mark_present
+-- A file that was gone is there again, unchanged.
+update recall.ingest_state set source_missing_at = null
+where host = %(host)s and path = any(%(paths)s) and source_missing_at is not null
+
+-- name: mark_unreadable
+-- A file or folder that could not be read this time; everything known about it stays.
+insert into recall.ingest_state (
+    host, path, source, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head_hash, tail_hash,
+    generation, rereading, lines_seen, lines_stored, lines_merged, lines_quarantined,
+    lines_skipped, skip_reasons, unreadable
+) values (
+    %(host)s, %(path)s, %(source)s, 0, 0, 0, 0, 0, 0, %(empty)s, %(empty)s, 1, false,
+    0, 0, 0, 0, 0, '{}', %(reason)s
+)
+on conflict (host, path) do update set unreadable = excluded.unreadable, read_at = now()
+
+-- name: clear_folder
+-- A folder that can be read again has no row of its own.
+delete from recall.ingest_state
+where host = %(host)s and path = any(%(paths)s) and size = 0 and lines_seen = 0
+    and session_key is null
+
+-- name: link_copies
+-- Sessions that begin with another session's messages and name no parent.
+select recall.link_copies(%(session_keys)s)
+
+-- name: clean_pending
+-- Merge the pending list of the text index, so that searches do not read it.
+select gin_clean_pending_list('recall.message_text_tsv')
+
+-- name: register_host
+-- This machine, once; another installation under the same name is refused by the caller.
+insert into recall.host (host, install_id) values (%(host)s, %(install_id)s)
+on conflict (host) do update set host = excluded.host
+returning install_id::text
+
+-- name: beat
+-- The ingester is alive, and what its last pass did.
+insert into recall.worker_heartbeat (component, host, pid, detail)
+values ('ingester', %(host)s, %(pid)s, %(detail)s)
+on conflict (component) do update set
+    host = excluded.host, beat_at = now(), detail = excluded.detail,
+    started_at = case when recall.worker_heartbeat.pid = excluded.pid
+        then recall.worker_heartbeat.started_at else now() end,
+    pid = excluded.pid

@@ -1,0 +1,161 @@
+-- Statements of the operating commands: `recall up`, `recall purge`, `recall db`, `recall doctor`.
+
+-- name: found_by_source
+-- What one host has stored, by source.
+with files as (
+    select source, count(*) as files
+    from recall.ingest_state
+    where host = %(host)s and source_missing_at is null
+    group by source
+), problems as (
+    select source, count(*) as problems
+    from recall.quarantine
+    where host = %(host)s
+    group by source
+), sessions as (
+    select source, count(*) as sessions
+    from recall.session
+    where host = %(host)s
+    group by source
+), messages as (
+    select s.source, count(*) as messages
+    from recall.message m
+    join recall.session s using (session_key)
+    where s.host = %(host)s
+    group by s.source
+)
+select source,
+    coalesce(files, 0),
+    coalesce(sessions, 0),
+    coalesce(messages, 0),
+    coalesce(problems, 0)
+from files
+full join sessions using (source)
+full join messages using (source)
+full join problems using (source)
+order by source
+
+-- name: has_real_sessions
+-- Whether anything but the samples is stored, by whatever host.
+select exists (select from recall.session where source <> 'sample')
+
+-- name: recent_user_texts
+-- What people wrote lately, newest first.
+select m.content
+from (
+    select id, ts
+    from recall.message_text
+    where role = 'user' and kind = 'text' and chunk = 0 and not retracted
+    order by ts desc nulls last, id desc
+    limit 100
+) newest
+join recall.message m using (id)
+order by newest.ts desc nulls last, newest.id desc
+
+-- name: purge_counts
+-- What a purge would delete; a null host means every host.
+select
+    (select count(*) from recall.session
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.message m join recall.session s using (session_key)
+        where s.source = %(source)s and (%(host)s::text is null or s.host = %(host)s)),
+    (select count(*) from recall.message_retracted m join recall.session s using (session_key)
+        where s.source = %(source)s and (%(host)s::text is null or s.host = %(host)s)),
+    (select count(*) from recall.prompt
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.message_text
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.ingest_state
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.quarantine
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s))
+
+-- name: stored_sources
+-- The names of all sources that have anything stored.
+select source from recall.session
+union select source from recall.prompt
+union select source from recall.ingest_state
+order by source
+
+-- name: purge_ingest_state
+-- A batch of checkpoints. They go first: a purge that is killed then leads to reading again, never
+-- to a checkpoint that claims what is not stored.
+delete from recall.ingest_state where ctid = any(array(
+    select ctid from recall.ingest_state
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_quarantine
+-- A batch of quarantined spans.
+delete from recall.quarantine where ctid = any(array(
+    select ctid from recall.quarantine
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_message_text
+-- A batch of rows of the text index, of messages and of prompts.
+delete from recall.message_text where ctid = any(array(
+    select ctid from recall.message_text
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_prompt
+-- A batch of prompts.
+delete from recall.prompt where ctid = any(array(
+    select ctid from recall.prompt
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_some_sessions
+-- Some sessions whose messages go next.
+select session_key from recall.session
+where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+limit 100
+
+-- name: purge_message
+-- A batch of messages of some sessions.
+delete from recall.message where ctid = any(array(
+    select ctid from recall.message where session_key = any(%(keys)s) limit %(rows)s
+))
+
+-- name: purge_message_retracted
+-- A batch of retracted messages of some sessions.
+delete from recall.message_retracted where ctid = any(array(
+    select ctid from recall.message_retracted where session_key = any(%(keys)s) limit %(rows)s
+))
+
+-- name: purge_session
+-- Some sessions, after everything that belongs to them.
+delete from recall.session where session_key = any(%(keys)s)
+
+-- name: relation_sizes
+-- Tables and indexes of the store, largest first.
+select c.relname,
+    case c.relkind when 'i' then 'index' else 'table' end,
+    pg_relation_size(c.oid) + case
+        when c.relkind = 'r' and c.reltoastrelid <> 0 then pg_total_relation_size(c.reltoastrelid)
+        else 0
+    end as bytes,
+    case when c.relkind = 'r' then nullif(c.reltuples, -1)::bigint end
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'recall' and c.relkind in ('r', 'i', 'm')
+order by bytes desc, c.relname
+
+-- name: database_size
+-- Everything, with what the system keeps for itself.
+select pg_database_size(current_database())
+
+-- name: checksums
+-- Whether pages carry checksums, and how many of them did not match.
+select current_setting('data_checksums'),
+    coalesce((select sum(checksum_failures) from pg_stat_database), 0)::bigint
+
+-- name: server_versions
+-- PostgreSQL, and pgvector if it can be created here.
+select current_setting('server_version'),
+    (select default_version from pg_available_extensions where name = 'vector')

@@ -1,0 +1,134 @@
+-- name: sources
+-- What came from each host and source: files, lines by what became of them, sessions, and how new
+-- the newest message is. The age of a message is asked of the index, once per host and source.
+with files as (
+    select
+        f.host, f.source,
+        count(*) filter (where f.size > 0 or f.lines_seen > 0 or f.unreadable is null) as files,
+        count(*) filter (where f.source_missing_at is not null) as missing_files,
+        count(*) filter (where f.unreadable is not null) as unreadable_files,
+        max(f.read_at) as newest_read,
+        sum(f.lines_seen)::bigint as lines_seen,
+        sum(f.lines_stored)::bigint as lines_stored,
+        sum(f.lines_merged)::bigint as lines_merged,
+        sum(f.lines_quarantined)::bigint as lines_quarantined,
+        sum(f.lines_skipped)::bigint as lines_skipped
+    from recall.ingest_state f
+    group by f.host, f.source
+), sessions as (
+    select s.host, s.source, count(*) as sessions
+    from recall.session s
+    group by s.host, s.source
+), problems as (
+    select q.host, q.source, count(*) as quarantined
+    from recall.quarantine q
+    group by q.host, q.source
+)
+select
+    host, source,
+    coalesce(f.files, 0) as files,
+    coalesce(f.missing_files, 0) as missing_files,
+    coalesce(f.unreadable_files, 0) as unreadable_files,
+    coalesce(s.sessions, 0) as sessions,
+    newest.ts as newest_message,
+    f.newest_read,
+    coalesce(f.lines_seen, 0) as lines_seen,
+    coalesce(f.lines_stored, 0) as lines_stored,
+    coalesce(f.lines_merged, 0) as lines_merged,
+    coalesce(f.lines_quarantined, 0) as lines_quarantined,
+    coalesce(f.lines_skipped, 0) as lines_skipped,
+    coalesce(q.quarantined, 0) as quarantined
+from files f
+full join sessions s using (host, source)
+full join problems q using (host, source)
+left join lateral (
+    select t.ts
+    from recall.message_text t
+    where t.source = coalesce(f.source, s.source, q.source)
+        and t.host = coalesce(f.host, s.host, q.host) and t.ts is not null
+    order by t.ts desc
+    limit 1
+) newest on true
+order by host, source
+
+-- name: components
+-- Every process that reports that it is alive, and how long ago it did.
+select
+    h.component, h.host, h.pid, h.started_at, h.beat_at,
+    round(greatest(extract(epoch from clock_timestamp() - h.beat_at), 0), 3)::float8 as age_seconds,
+    h.detail
+from recall.worker_heartbeat h
+order by h.component
+
+-- name: estimates
+-- Rows of each table as the statistics have them; -1 for a table that was never counted.
+select c.relname as name, c.reltuples::bigint as estimated_rows
+from pg_class c
+where c.oid = any(array[
+    'recall.session', 'recall.message', 'recall.prompt', 'recall.message_retracted'
+]::regclass[])
+
+-- name: count_session
+-- How many sessions there are.
+select count(*) as exact_rows from recall.session
+
+-- name: count_message
+-- How many messages there are.
+select count(*) as exact_rows from recall.message
+
+-- name: count_prompt
+-- How many prompts there are.
+select count(*) as exact_rows from recall.prompt
+
+-- name: count_message_retracted
+-- How many messages were taken back.
+select count(*) as exact_rows from recall.message_retracted
+
+-- name: database
+-- The size of the database and the version of its server.
+select
+    pg_database_size(current_database()) as size_bytes,
+    current_setting('server_version') as server_version
+
+-- name: quarantined
+-- Spans of files that could not be read as a record, newest first.
+select
+    q.host, q.source, q.path, q.generation, q.byte_offset, q.byte_length, q.ordinal + 1 as line,
+    q.session_key, q.reason, encode(q.sha256, 'hex') as sha256, q.salvaged, q.created_at
+from recall.quarantine q
+order by q.created_at desc, q.host, q.path, q.generation desc, q.byte_offset
+limit %(limit)s::bigint
+
+-- name: unreadable
+-- Files and folders that could not be read the last time.
+select f.host, f.source, f.path, f.unreadable as reason, f.read_at
+from recall.ingest_state f
+where f.unreadable is not null
+order by f.host, f.path
+limit %(limit)s::bigint
+
+-- name: problem_totals
+-- How many problems there are of each kind.
+select
+    (select count(*) from recall.quarantine) as quarantined,
+    (select count(*) from recall.ingest_state where unreadable is not null) as unreadable,
+    (select count(*) from recall.ingest_state where source_missing_at is not null) as missing
+
+-- name: relations
+-- The size of each table with its out-of-line values, and of each index.
+select
+    c.relname as name, case c.relkind when 'i' then 'index' else 'table' end as kind,
+    case c.relkind when 'i' then pg_relation_size(c.oid) else pg_table_size(c.oid) end as size_bytes
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'recall' and c.relkind in ('r', 'i', 'm')
+order by c.relname
+
+-- name: pgstattuple
+-- In which schema the extension is that can look into an index, where it is installed.
+select n.nspname as name
+from pg_extension e
+join pg_namespace n on n.oid = e.extnamespace
+where case when e.extname = 'pgstattuple' then
+    has_function_privilege(quote_ident(n.nspname) || '.pgstatginindex(regclass)', 'execute')
+end
