@@ -10,6 +10,7 @@ rule in SQL (``recall.words``).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 #: Characters of a message in one index row; keeps word positions below PostgreSQL's limit of 16383.
 CHUNK_CHARS = 32_000
@@ -32,12 +33,13 @@ _KNOWN_WORDS = 200_000
 _known_parts: dict[str, tuple[str, ...]] = {}
 
 
-def documents(text: str) -> tuple[str, ...]:
+def documents(text: str) -> Iterator[str]:
     """The index documents of a text: one for most, several with a small overlap for a long one."""
     if len(text) <= CHUNK_CHARS:
-        return (_document(text),)
-    step = CHUNK_CHARS - OVERLAP_CHARS
-    return tuple(_document(text[at : at + CHUNK_CHARS]) for at in range(0, len(text), step))
+        yield _document(text)
+        return
+    for at in range(0, len(text) - OVERLAP_CHARS, CHUNK_CHARS - OVERLAP_CHARS):
+        yield _document(text[at : at + CHUNK_CHARS])
 
 
 def _document(text: str) -> str:

@@ -118,10 +118,10 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One row of ``recall.message`` and the search documents that belong to it.
+    """One row of ``recall.message``; ``content_hash`` is 16 bytes of BLAKE2b over the cleaned text.
 
-    ``content_hash`` is 16 bytes of BLAKE2b over the cleaned text; ``documents`` is what the text
-    index sees, in chunks (see :mod:`recall.document`).
+    What the text index sees of it is made from ``content`` (:mod:`recall.document`), by the sink
+    and only for rows that the store does not have yet.
     """
 
     session_key: str
@@ -144,7 +144,6 @@ class MessageRow:
     is_error: bool
     is_damaged: bool
     redactions: int
-    documents: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,6 @@ class PromptRow:
     ts: datetime | None
     content: str
     content_hash: bytes
-    documents: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,7 +325,9 @@ class Supervisor:
         except (OSError, RecallError) as error:
             slot.last_error = str(error)
             self._schedule(slot)
-            logger.error("part does not start", extra={"part": slot.part.name, "reason": str(error)})
+            logger.error(
+                "part does not start", extra={"part": slot.part.name, "reason": str(error)}
+            )
 
     def _adopt(self, slot: _Slot, child: Child) -> None:
         slot.child = child

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from recall import keys
-from recall.document import documents
 from recall.hygiene import clean
 from recall.records import Message, MessageRow, Parsed, Prompt, PromptRow, SessionDraft, SessionRow
 from recall_ingester.redact import redact
@@ -98,7 +97,6 @@ class RowBuilder:
             is_error=message.is_error,
             is_damaged=damaged or replaced,
             redactions=redactions,
-            documents=documents(content),
         )
 
     def prompts(self, prompts: list[Prompt], *, ordinal: int) -> list[PromptRow]:
@@ -120,7 +118,6 @@ class RowBuilder:
             ts=prompt.ts,
             content=content,
             content_hash=digest,
-            documents=documents(content),
         )
 
     def _safe(self, text: str) -> tuple[str, bool]:

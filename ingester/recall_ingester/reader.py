@@ -85,9 +85,11 @@ def read_lines(
             else:
                 data = b"".join([*pending, piece]) if pending else piece
                 line = Line(ordinal, byte_offset, total + 1, data, None, True)
-            yield line
-            byte_offset, ordinal = line.end, ordinal + 1
+                del data
             pending, length, digest = [], 0, None
+            byte_offset, ordinal = line.end, ordinal + 1
+            yield line
+            del line  # a long one must not live on while the next is read
         rest = chunk[start:]
         if not rest:
             continue

@@ -65,8 +65,8 @@ def adopt_orphans() -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def run(argv: Sequence[str], env: Mapping[str, str]) -> Cost:
-    """Run a command to its end, and to the end of what it left behind."""
+def run(argv: Sequence[str], env: Mapping[str, str], stop: Sequence[str] = ()) -> Cost:
+    """Run a command to its end. ``stop`` is a command that ends what it left running, off the clock."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -75,6 +75,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> Cost:
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
+        if stop:
+            subprocess.run(stop, env=dict(env), capture_output=True, check=False)
         cpu = used.ru_utime + used.ru_stime + _orphans_cpu_seconds()
         output.seek(0)
         errors.seek(0)
@@ -89,7 +91,8 @@ def run_recall(arguments: Sequence[str], env: Mapping[str, str]) -> Cost:
     """Run the ``recall`` command of this interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "used.json"
-        cost = run([sys.executable, "-c", _PROBE, str(probe), *arguments], env)
+        command = [sys.executable, "-c", _PROBE, str(probe), *arguments]
+        cost = run(command, env, stop=[sys.executable, "-m", "recall", "down"])
         used: dict[str, Any] = json.loads(probe.read_text())
     return Cost(
         cost.wall_seconds,

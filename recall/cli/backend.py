@@ -86,4 +86,3 @@ def open_backend(settings: Settings) -> Iterator[Backend]:
         require_current(connection)
         connection.rollback()
         yield LocalBackend(settings, connection)
-

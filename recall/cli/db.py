@@ -12,6 +12,7 @@ from rich.table import Table
 from recall.cli.extras import need_server
 from recall.cli.output import print_json, screen
 from recall.cli.programs import embedded_programs
+from recall.cli.terminal import short_size
 from recall.config import Settings, load_settings
 
 app = typer.Typer(help="Look at and maintain the database.", no_args_is_help=True)
@@ -71,9 +72,9 @@ def size(json: bool = typer.Option(False, "--json", help="Print the sizes as JSO
     table.add_column("rows (estimated)", justify="right")
     for item in relations:
         rows = f"{item['rows_estimated']:,}" if item["rows_estimated"] is not None else ""
-        table.add_row(item["name"], item["kind"], _human(item["bytes"]), rows)
+        table.add_row(item["name"], item["kind"], short_size(item["bytes"]), rows)
     screen.print(table)
-    screen.print(f"\nwhole database: {_human(total)}", markup=False)
+    screen.print(f"\nwhole database: {short_size(total)}", markup=False)
 
 
 def _settings() -> Settings:
@@ -107,12 +108,3 @@ def _libpq_environment(database_url: str) -> dict[str, str]:
         for option in Conninfo.parse(database_url.encode())
         if option.envvar and option.val
     }
-
-
-def _human(size: int) -> str:
-    number = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    raise AssertionError

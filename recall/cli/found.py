@@ -7,13 +7,13 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from recall.cli.output import note, notes
 from recall.cli.purge import SAMPLE
+from recall.cli.terminal import one_line, short_time
 from recall.config import Settings
 from recall.errors import RecallError
 from recall.identity import load_identity
@@ -34,7 +34,7 @@ _PLAIN = frozenset(
 )  # fmt: skip
 _LONG_TEXT = 2_000
 _EXAMPLE_HITS = 3
-_SNIPPET_WIDTH = 160
+_SNIPPET_CHARS = 160
 
 
 def print_found(settings: Settings, database_url: str, *, ingest: bool) -> None:
@@ -107,9 +107,8 @@ def _print_counts(counts: Sequence[tuple[str, list[int]]]) -> None:
 
 def _print_example(connection: psycopg.Connection[Any], settings: Settings, query: str) -> None:
     """A real search with its answer; one that fails is left out, for it is only an example."""
-    from recall_api.search import SearchRequest, search
-
     from recall_api.reading import reading
+    from recall_api.search import SearchRequest, search
 
     request = SearchRequest(query=query, limit=_EXAMPLE_HITS)
     try:
@@ -120,7 +119,6 @@ def _print_example(connection: psycopg.Connection[Any], settings: Settings, quer
         return
     note(f"\n$ recall search {shlex.quote(query)}")
     for hit in answer["hits"]:
-        when = (hit["ts"] or "")[:10]
-        place = "  ".join(part for part in (when, hit["source"], hit["project"]) if part)
-        note(f"  {place}")
-        note(f"    {shorten(hit['snippet'], _SNIPPET_WIDTH, placeholder=' ...')}")
+        place = [short_time(hit["ts"]), hit["source"], one_line(hit["project"], 60)]
+        note("  " + "  ".join(part for part in place if part))
+        note(f"    {one_line(hit['snippet'], _SNIPPET_CHARS)}")

@@ -1,4 +1,5 @@
-"""Both clients' sample logs, whole: what goes in, what does not and why, and nothing the second time.
+"""The sample logs of both clients, whole: what goes in, what does not and why, and that it goes in
+once.
 
 The numbers are pinned. A change in one of them is a change in what users find, and belongs in the
 message of the commit that makes it.

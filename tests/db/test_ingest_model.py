@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -159,10 +160,8 @@ class Client(RuleBasedStateMachine):
         self._die(KilledAfterCommit)
 
     def _die(self, sink: type[PostgresSink]) -> None:
-        try:
+        with suppress(Killed, StoreError):
             ingest(self.url, self.folder, sink=sink)
-        except (Killed, StoreError):
-            pass
 
     @rule()
     def ingest_whole(self) -> None:
@@ -200,7 +199,7 @@ class Client(RuleBasedStateMachine):
 @pytest.mark.timeout(600)
 def test_no_complete_line_is_lost_or_doubled(database: str) -> None:
     Client.url = database
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Client,
         settings=settings(
             max_examples=40,

@@ -130,10 +130,10 @@ def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel_names: set[str
 def test_the_wheel_holds_every_file_that_the_code_needs(wheel_names: set[str]) -> None:
     needed = {"recall/py.typed"}
     for name, package in PACKAGES.items():
-        for path in package.rglob("*"):
-            if path.suffix in {".py", ".sql"} or "samples/data" in path.as_posix():
-                if path.is_file() and "__pycache__" not in path.parts:
-                    needed.add(f"{name}/{path.relative_to(package).as_posix()}")
+        for path in package.rglob("*.*"):
+            sample = "samples/data" in path.as_posix()
+            if path.is_file() and (sample or path.suffix in {".py", ".sql"}):
+                needed.add(f"{name}/{path.relative_to(package).as_posix()}")
     assert any(name.endswith(".sql") for name in needed)
     assert any("samples/data" in name for name in needed)
     assert needed <= wheel_names
@@ -271,9 +271,8 @@ def mentioned_names() -> tuple[set[str], list[re.Pattern[str]]]:
         for node in ast.walk(parse(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
-            elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-                if re.fullmatch(r"[a-z]+_", str(node.values[0].value)):
-                    composed.append(re.compile(_pattern(node)))
+            elif isinstance(node, ast.JoinedStr) and re.match("[a-z]+_", _pattern(node)):
+                composed.append(re.compile(_pattern(node)))
     return texts, composed
 
 

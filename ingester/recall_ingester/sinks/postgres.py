@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from recall.document import documents
 from recall.errors import StoreUnavailableError, UsageError
 from recall.hygiene import clean_json
 from recall.identity import Identity
@@ -278,7 +279,7 @@ def _copy_texts(
             if row.id not in changed or row.id in done:
                 continue
             done.add(row.id)
-            for chunk, document in enumerate(row.documents):
+            for chunk, document in enumerate(documents(row.content)):
                 copy.write_row((row.id, chunk, document))
 
 

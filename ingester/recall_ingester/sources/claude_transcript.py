@@ -347,5 +347,5 @@ def _error_text(value: object) -> str | None:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text[: 4 * _TITLE_CHARS].split())
     return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"

@@ -1,0 +1,140 @@
+"""``recall status``: what is stored, from where, how fresh, and what went wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from recall.cli.backend import open_backend
+from recall.cli.output import note, print_json, screen
+from recall.cli.running import find_running
+from recall.cli.terminal import one_line, short_age, short_size, short_time
+from recall.client import Answer
+from recall.config import Settings, load_settings
+
+_PROBLEMS_LISTED = 50
+
+
+def status(
+    problems: bool = typer.Option(
+        False, "--problems", help="List the lines and files that could not be read."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the answer of the API."),
+) -> None:
+    """Show what is in the store, where it came from, and which parts are running."""
+    settings = load_settings()
+    with open_backend(settings) as backend:
+        answer = backend.status({"problems": _PROBLEMS_LISTED if problems else 0})
+    running = find_running(settings.home)
+    if as_json:
+        print_json({**answer, "running": running})
+        return
+    _print_store(settings, answer)
+    _print_running(running)
+    _print_components(answer["components"])
+    _print_sources(answer["sources"])
+    _print_problems(answer["problems"], listed=problems)
+
+
+def _print_store(settings: Settings, answer: Answer) -> None:
+    totals = answer["totals"]
+    counts = [
+        f"{'about ' if name in totals['estimated'] else ''}{totals[name]:,} {name}"
+        for name in ("sessions", "messages", "prompts", "retracted")
+        if totals[name] or name != "retracted"
+    ]
+    where = settings.url or "local"
+    screen.print(Text(f"store     {where}: {', '.join(counts)}"))
+    size = short_size(answer["database_bytes"])
+    version = f"schema {answer['schema_version']}"
+    if answer["schema_version"] != answer["schema_expected"]:
+        version += f" (this version needs {answer['schema_expected']})"
+    screen.print(Text(f"database  PostgreSQL {answer['server_version']}, {size}, {version}"))
+
+
+def _print_running(running: dict[str, Any] | None) -> None:
+    if running is None:
+        screen.print(Text("running   no `recall up` in this home"))
+        return
+    screen.print(Text(f"running   {one_line(str(running.get('url')))} (pid {running.get('pid')})"))
+    for part in running.get("parts", []):
+        state = part.get("state") or ("running" if part.get("pid") else "stopped")
+        line = f"  {part.get('name')}: {state}"
+        if part.get("pid"):
+            line += f", pid {part['pid']}"
+        if part.get("restarts"):
+            line += f", {part['restarts']} restarts, last exit {part.get('last_exit')}"
+        if next_try := part.get("next_try_at") or part.get("next_try"):
+            line += f", next try {next_try}"
+        screen.print(Text(one_line(line.strip(), 200)), style=None if part.get("pid") else "red")
+
+
+def _print_components(components: list[Answer]) -> None:
+    for row in components:
+        age = short_age(row["age_seconds"])
+        line = f"{row['component']}: last sign of life {age} ago on {row['host']}"
+        if row["stale"]:
+            line += f", which is over {short_age(row['stale_after_seconds'])}: it may be dead"
+        screen.print(Text(one_line(line, 200), "red" if row["stale"] else ""))
+
+
+def _print_sources(sources: list[Answer]) -> None:
+    if not sources:
+        note("nothing has been ingested yet; `recall up` reads the logs of this machine")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    columns = ("host", "source", "files", "sessions", "lines", "newest", "read", "remarks")
+    for name in columns:
+        right = "right" if name in ("files", "sessions", "lines") else "left"
+        table.add_column(name, no_wrap=True, overflow="ignore", justify=right)
+    for row in sources:
+        table.add_row(
+            Text(one_line(row["host"], 40)),
+            Text(one_line(row["source"], 40)),
+            f"{row['files']:,}",
+            f"{row['sessions']:,}",
+            f"{row['lines_seen']:,}",
+            short_time(row["newest_message"]),
+            short_time(row["newest_read"]),
+            Text(", ".join(_remarks(row))),
+        )
+    screen.print()
+    screen.print(table)
+
+
+def _remarks(row: Answer) -> list[str]:
+    remarks = [
+        f"{row[name]:,} {word}"
+        for name, word in (
+            ("lines_quarantined", "lines not readable"),
+            ("unreadable_files", "files not readable"),
+            ("missing_files", "files gone (kept here)"),
+        )
+        if row[name]
+    ]
+    if not row["lines_add_up"]:
+        remarks.append("LINES DO NOT ADD UP")
+    return remarks
+
+
+def _print_problems(problems: Answer, *, listed: bool) -> None:
+    if listed:
+        for span in problems["quarantined_spans"]:
+            saved = "partly stored" if span["salvaged"] else "not stored"
+            place = (
+                f"{one_line(span['path'], 400)}: line {span['line']}, byte {span['byte_offset']}"
+            )
+            size = f"{span['byte_length']:,} bytes"
+            screen.print(Text(f"{place}, {size}: {one_line(span['reason'], 200)} ({saved})"))
+        for file in problems["unreadable_files"]:
+            screen.print(Text(f"{one_line(file['path'], 400)}: {one_line(file['reason'], 200)}"))
+        shown = len(problems["quarantined_spans"]) + len(problems["unreadable_files"])
+        note(f"{shown} of {problems['quarantined'] + problems['unreadable']} problems")
+    elif problems["quarantined"] or problems["unreadable"]:
+        note(
+            f"{problems['quarantined']:,} spans and {problems['unreadable']:,} files "
+            "could not be read; `recall status --problems` lists them"
+        )
