@@ -17,7 +17,6 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 _MADE = "<!-- Made by `make docs` from the code; do not edit. -->\n"
-#: What the exit codes of ``recall.errors`` mean to a caller of the command.
 _HELP_OPTIONS = frozenset({"-h", "--help"})
 
 
@@ -72,11 +71,8 @@ def _option_usage(item: Any) -> str:
     names = ", ".join(f"`{name}`" for name in (*item.opts, *item.secondary_opts))
     if item.is_flag:
         return names
-    metavar = item.metavar
-    if not metavar:
-        choices = getattr(item.type, "choices", None)
-        metavar = "\\|".join(map(_text, choices)) if choices else item.type.name.upper()
-    return f"{names} {metavar}"
+    # Not the name of its type: how that reads differs between versions of Typer.
+    return f"{names} {item.metavar or item.opts[0].lstrip('-').replace('-', '_').upper()}"
 
 
 def _text(value: Any) -> str:
@@ -101,6 +97,7 @@ def _exit_codes() -> list[str]:
     from recall import errors
 
     codes: dict[int, list[str]] = defaultdict(list)
+    codes[1].append("Nothing was found, or a check failed.")
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.RecallError):
             codes[kind.exit_code].append((kind.__doc__ or "").split("\n", 1)[0])
@@ -118,7 +115,8 @@ def settings_page() -> str:
         in_file = "" if option.name == "home" else f"`{option.name}`"
         variable = f"`{option.env}`" + (f", `{option.env}_FILE`" if option.secret else "")
         about = _cell(option.about) + (" Secret." if option.secret else "")
-        lines.append(f"| {in_file} | {variable} | {_default(option.default)} | {about} |")
+        default = _HOME_DEFAULT if option.name == "home" else _default(option.default)
+        lines.append(f"| {in_file} | {variable} | {default} | {about} |")
     return "\n".join(lines) + "\n"
 
 
@@ -130,6 +128,8 @@ separated by commas in the environment and are TOML arrays in the file.
 Where a client keeps its logs is the client's own setting: Recall follows `CLAUDE_CONFIG_DIR` and
 `CODEX_HOME`.
 """
+
+_HOME_DEFAULT = "`recall` in the user data directory, such as `~/.local/share/recall`"
 
 
 def _default(value: object) -> str:

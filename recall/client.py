@@ -97,7 +97,7 @@ class RecallClient:
             raise self._error(status, answer)
         return answer
 
-    def _fetch(self, path: str, query: list[tuple[str, str]]) -> tuple[int, bytes]:
+    def _fetch(self, path: str, query: httpx.QueryParams) -> tuple[int, bytes]:
         try:
             with self._http.stream("GET", path, params=query) as response:
                 body = bytearray()
@@ -181,12 +181,12 @@ def _segment(text: str) -> str:
     return quote(text, safe="", errors="replace").replace(".", "%2E")
 
 
-def _query(params: Params) -> list[tuple[str, str]]:
-    query: list[tuple[str, str]] = []
+def _query(params: Params) -> httpx.QueryParams:
+    query: list[tuple[str, str | int | float | bool | None]] = []
     for name, value in params.items():
         values = value if isinstance(value, list | tuple) else [value]
         for item in values:
             if item is not None:
                 text = str(item).lower() if isinstance(item, bool) else str(item)
                 query.append((name, text.encode("utf-8", "replace").decode()))
-    return query
+    return httpx.QueryParams(query)

@@ -21,8 +21,17 @@ class ProblemDocument(BaseModel):
     hint: str | None = Field(description="What to do next.")
 
 
+class HitPlace(BaseModel):
+    """Another place where the same message stands."""
+
+    id: _Id
+    session_key: _Key
+    ordinal: int
+    part: int
+
+
 class SearchHit(BaseModel):
-    """One message that fits, in the session in which it is the newest."""
+    """One message that fits. Copies of it in other sessions are no hits of their own."""
 
     id: _Id
     session_key: _Key | None
@@ -36,9 +45,12 @@ class SearchHit(BaseModel):
     tool: str | None
     ts: _Moment | None
     score: float | None
-    snippet: str = Field(description="The place that fits; what fits stands between « and ».")
+    snippet: str = Field(
+        description="Text around a match, which stands in `<mark>`. It is text and not HTML: "
+        "escape it before it goes into a page."
+    )
     title: str | None
-    occurrences: int = Field(description="In how many places the same message stands.")
+    occurrences: list[HitPlace] = Field(description="Up to 20 other places of the same message.")
 
 
 class SearchAnswer(BaseModel):
@@ -222,8 +234,8 @@ class MessageAnswer(BaseModel):
     length: int
     content: str
     session: SessionName | None
-    occurrences: int = Field(description="In how many other places the same message stands.")
-    also_in: list[MessagePlace]
+    occurrence_count: int = Field(description="In how many other places the same message stands.")
+    occurrences: list[MessagePlace] = Field(description="Up to 50 of these places.")
     versions: list[MessageVersion]
     before: list[MessageLine]
     after: list[MessageLine]

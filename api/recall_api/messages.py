@@ -127,18 +127,15 @@ def get_message(
     if found is None:
         return _get_prompt(connection, number, message_id)
     copy_key = found.pop("copy_key")
-    places = _copies(connection, number, copy_key)
-    occurrences = places[0]["places"] if places else 0
-    for place in places:
-        del place["places"]
+    count, places = _copies(connection, number, copy_key)
     before, after = _neighbours(connection, found, context, max_chars)
     place = {name: found[name] for name in ("ordinal", "part")} | {"key": found["session_key"]}
     limited = {**place, "id": number, "limit": _MOST_LISTED}
     return {
         **found,
         "session": _session(connection, found["session_key"]),
-        "occurrences": occurrences,
-        "also_in": places,
+        "occurrence_count": count,
+        "occurrences": places,
         "versions": fetch(connection, load("sessions")["message_versions"], limited),
         "before": before,
         "after": after,
@@ -165,8 +162,8 @@ def _get_prompt(connection: Connection, number: int, message_id: str) -> Answer:
         "retracted_at": None,
         "current_id": found["id"],
         "session": session,
-        "occurrences": 0,
-        "also_in": [],
+        "occurrence_count": 0,
+        "occurrences": [],
         "versions": [],
         "before": [],
         "after": [],
@@ -177,11 +174,14 @@ def _session(connection: Connection, key: str) -> Answer | None:
     return fetch_one(connection, load("sessions")["session_line"], {"key": key})
 
 
-def _copies(connection: Connection, number: int, copy_key: int | None) -> list[Answer]:
+def _copies(connection: Connection, number: int, copy_key: int | None) -> tuple[int, list[Answer]]:
+    """How many other places there are, and the first of them."""
     if copy_key is None:
-        return []
+        return 0, []
     values = {"copy_key": copy_key, "id": number, "limit": _MOST_LISTED}
-    return fetch(connection, load("sessions")["message_copies"], values)
+    places = fetch(connection, load("sessions")["message_copies"], values)
+    counts = [place.pop("places") for place in places]
+    return (counts[0] if counts else 0), places
 
 
 def _neighbours(

@@ -39,7 +39,7 @@ class Metrics:
     """The metrics of one API process, in a registry of its own."""
 
     def __init__(self, collect: Callable[[], list[Metric]]) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "recall_http_requests",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from recall.errors import UsageError
 from recall.records import Kind, Relation, Role
 from recall_api.messages import DEFAULT_CHARS, MOST_CHARS, MOST_MESSAGES, MessagesRequest
-from recall_api.search import SearchRequest, parse_when
+from recall_api.search import MOST_HITS, MOST_QUERY_CHARS, Mode, SearchRequest, parse_when
 from recall_api.sessions import SessionsRequest
 
 _Word = Annotated[str, Field(min_length=1, max_length=1_024)]
@@ -59,16 +59,15 @@ class SearchParams(Params):
         str,
         Field(
             min_length=1,
-            max_length=8_192,
+            max_length=MOST_QUERY_CHARS,
             description='Words, a "phrase", `or`, `-not`; or an exact text or regular expression.',
             examples=["could not resize shared memory segment"],
         ),
     ]
     mode: Annotated[
-        Literal["auto", "text", "exact", "regex"],
-        Field(description="`exact` finds substrings: error messages, paths, flags."),
+        Mode, Field(description="`exact` finds substrings: error messages, paths, flags.")
     ] = "auto"
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    limit: Annotated[int, Field(ge=1, le=MOST_HITS)] = 20
     cursor: _Cursor | None = None
     source: Annotated[_Words, Field(description="Clients, such as `claude-code`.")] = []
     host: Annotated[_Words, Field(description="Machines that fed the store.")] = []
@@ -76,12 +75,14 @@ class SearchParams(Params):
     role: list[Role] = []
     kind: list[SearchKind] = []
     tool: Annotated[_Words, Field(description="Names of tools, such as `Bash`.")] = []
-    session: Annotated[_Words, Field(description="Session keys.")] = []
+    session: Annotated[
+        _Words, Field(description="Sessions, by key or by a unique beginning of their id.")
+    ] = []
     since: _When | None = None
     until: _When | None = None
     ignore_case: Annotated[bool, Field(description="For `exact` and `regex`.")] = False
     exclude_session: Annotated[
-        _Words, Field(description="Session keys to leave out with everything that comes from them.")
+        _Words, Field(description="Sessions to leave out with everything that comes from them.")
     ] = []
     include_retracted: Annotated[
         bool, Field(description="Also search what a client took back or wrote over.")

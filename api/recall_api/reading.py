@@ -58,7 +58,11 @@ def _one_transaction(connection: Connection) -> Iterator[None]:
 def _time_limit() -> Iterator[None]:
     try:
         yield
-    except psycopg.errors.QueryCanceled:
+    except (psycopg.errors.QueryCanceled, StoreUnavailableError) as error:
+        # Where it was translated already, the error of the driver is its context.
+        cause = error.__context__ if isinstance(error, StoreUnavailableError) else error
+        if not isinstance(cause, psycopg.errors.QueryCanceled):
+            raise
         raise OutOfTimeError(
             "the database did not answer within the time limit",
             hint="narrow the request with filters, or raise RECALL_SEARCH_TIMEOUT_SECONDS",

@@ -66,7 +66,10 @@ def adopt_orphans() -> bool:
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], stop: Sequence[str] = ()) -> Cost:
-    """Run a command to its end. ``stop`` is a command that ends what it left running, off the clock."""
+    """Run a command to its end.
+
+    ``stop`` is a command that ends what the first one left running; its time does not count.
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
         process = subprocess.Popen(

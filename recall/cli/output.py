@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import typer
@@ -13,8 +14,8 @@ from recall.errors import RecallError
 #: For progress, notes and errors. Rich leaves colours out when the stream is no terminal or
 #: ``NO_COLOR`` is set.
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
-#: For data that a person reads.
-screen = Console(highlight=False, soft_wrap=True)
+#: For data that a person reads. A pipe has no width, so nothing is cut there.
+screen = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 500)
 
 
 def print_json(value: Any) -> None:

@@ -10,11 +10,14 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from recall.cli.backend import Backend, open_backend
+from recall.cli.backend import open_backend
 from recall.cli.output import note, print_json, screen
 from recall.cli.terminal import highlight, one_line, printable, project_name, short_time
 from recall.client import Answer
 from recall.config import load_settings
+
+#: So many other places of a hit are listed at most.
+_MOST_PLACES = 20
 
 
 class SearchCommand(TyperCommand):
@@ -60,7 +63,7 @@ def search(
         ..., metavar="QUERY...", help="Words, a quoted phrase, `or`, `-not`; or an exact text."
     ),
     mode: str = typer.Option("auto", "--mode", help="auto, text, exact or regex."),
-    limit: int = typer.Option(20, "--limit", min=1, max=100, help="How many hits."),
+    limit: int = typer.Option(20, "--limit", min=1, max=200, help="How many hits."),
     cursor: str | None = typer.Option(None, "--cursor", help="Go on where an answer ended."),
     source: list[str] = typer.Option([], "--source", help="Only this client."),
     host: list[str] = typer.Option([], "--host", help="Only this machine."),
@@ -96,13 +99,13 @@ def search(
         "role": role,
         "kind": kind,
         "tool": tool,
+        "session": session,
+        "exclude_session": exclude_session,
         "since": since,
         "until": until,
         "ignore_case": ignore_case,
     }
     with open_backend(load_settings()) as backend:
-        params["session"] = [_session_key(backend, ref) for ref in session]
-        params["exclude_session"] = [_session_key(backend, ref) for ref in exclude_session]
         answer = backend.search(params)
     if as_json:
         print_json(answer)
@@ -112,18 +115,12 @@ def search(
         raise typer.Exit(1)
 
 
-def _session_key(backend: Backend, ref: str) -> str:
-    """Filters take whole keys; a person may give the beginning of an id."""
-    return ref if ref.count(":") >= 2 else str(backend.session(ref)["session_key"])
-
-
 def _print_hits(answer: Answer) -> None:
     for hit in answer["hits"]:
         screen.print(_header(hit))
         screen.print(highlight(hit["snippet"].strip(), styled=screen.is_terminal))
-        others = hit["occurrences"] - 1
-        if others > 0:
-            screen.print(Text(f"also in: {others} other {_places(others)}", "dim"))
+        if hit["occurrences"]:
+            screen.print(Text(f"also in: {_places(len(hit['occurrences']))}", "dim"))
         screen.print()
     if not answer["hits"]:
         note(f"nothing found for `{one_line(answer['query'])}`")
@@ -146,7 +143,9 @@ def _header(hit: Answer) -> Text:
 
 
 def _places(number: int) -> str:
-    return "place" if number == 1 else "places"
+    if number >= _MOST_PLACES:
+        return f"{number} other places or more"
+    return "1 other place" if number == 1 else f"{number} other places"
 
 
 def _print_footer(answer: Answer) -> None:
@@ -162,14 +161,18 @@ def _print_footer(answer: Answer) -> None:
 
 
 def describe_coverage(coverage: Mapping[str, Any]) -> str:
-    """What a search could see, as one line of ``name value`` pairs."""
-    parts = []
-    for name, value in coverage.items():
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{key} {item}" for key, item in value.items())
-        elif isinstance(value, list):
-            value = f"{len(value)}" if any(isinstance(v, dict) for v in value) else value
-            value = value if isinstance(value, str) else ", ".join(map(str, value))
-        if value not in (None, "", "0"):
-            parts.append(f"{name.replace('_', ' ')} {printable(str(value))}")
-    return "; ".join(parts) or "nothing is stored yet"
+    """What a search could see, on one line."""
+    searched = coverage.get("searched", {})
+    counts = [f"{searched.get(name, 0):,} {name}" for name in ("messages", "prompts")]
+    sources = [
+        f"{row['source']} on {row['host']} (read {short_time(row['last_read'])})"
+        for row in coverage.get("sources", [])
+    ]
+    if not sources:
+        return "nothing is stored yet; `recall up` reads the logs of this machine"
+    parts = [f"{', '.join(counts)} of {', '.join(sources)}"]
+    if retracted := coverage.get("hidden", {}).get("retracted"):
+        parts.append(f"{retracted:,} taken back by the client left out")
+    if damaged := coverage.get("quarantined", 0):
+        parts.append(f"{damaged:,} lines could not be read (`recall status --problems`)")
+    return printable("; ".join(parts))

@@ -58,8 +58,10 @@ def sessions(
 def _table(rows: list[Answer]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("started", "source", "host", "project", "messages", "session", "title"):
-        right = "right" if name == "messages" else "left"
-        table.add_column(name, no_wrap=True, overflow="ignore", justify=right)
+        is_number = name == "messages"
+        table.add_column(
+            name, no_wrap=True, overflow="ignore", justify="right" if is_number else "left"
+        )
     for row in rows:
         mark = f"{row['relation']}: " if row["relation"] else ""
         children = f" (+{row['children_count']})" if row["children_count"] else ""

@@ -68,8 +68,8 @@ def _show_message(message: Answer, *, as_json: bool) -> None:
         ids = ", ".join(version["id"] for version in message["versions"])
         note(f"earlier texts of this message: {ids}")
     if message["occurrences"]:
-        note(f"also in: {message['occurrences']} other places")
-        for place in message["also_in"][:5]:
+        note(f"also in: {message['occurrence_count']} other places")
+        for place in message["occurrences"][:5]:
             note(f"  {place['id']}  {one_line(place['session_key'], 120)}")
 
 

@@ -88,8 +88,10 @@ def _print_sources(sources: list[Answer]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = ("host", "source", "files", "sessions", "lines", "newest", "read", "remarks")
     for name in columns:
-        right = "right" if name in ("files", "sessions", "lines") else "left"
-        table.add_column(name, no_wrap=True, overflow="ignore", justify=right)
+        is_number = name in ("files", "sessions", "lines")
+        table.add_column(
+            name, no_wrap=True, overflow="ignore", justify="right" if is_number else "left"
+        )
     for row in sources:
         table.add_row(
             Text(one_line(row["host"], 40)),

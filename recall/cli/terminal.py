@@ -7,9 +7,6 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-#: What stands before and after a match in a snippet.
-MARKS = ("«", "»")
-
 #: Escape sequences as a whole: those with a text of their own (titles, links), those with numbers
 #: (colours, movements), and the short ones.
 _SEQUENCE = re.compile(
@@ -34,13 +31,11 @@ def one_line(text: str | None, most: int = 80) -> str:
 
 
 def highlight(snippet: str, *, styled: bool) -> Text:
-    """A snippet whose marked places are bold, or marked as they came where nothing can be bold."""
-    snippet = printable(snippet)
-    if not styled:
-        return Text(snippet)
+    """A snippet with its matches in bold, or between « and » where nothing can be bold."""
     text = Text()
-    for place, piece in enumerate(re.split("[«»]", snippet)):
-        text.append(piece, style="bold yellow" if place % 2 else "")
+    for place, piece in enumerate(re.split("</?mark>", printable(snippet))):
+        is_match = place % 2 == 1
+        text.append(f"«{piece}»" if is_match and not styled else piece, "bold" if is_match else "")
     return text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 
 from recall.config import Settings
 from recall.document import documents
@@ -192,12 +193,16 @@ class Store:
 
 @contextmanager
 def serving(database_url: str, settings: Settings | None = None) -> Iterator[httpx.Client]:
-    """The API on a port of its own; its socket listens before it runs, so no call is early."""
-    settings = settings or Settings()
+    """The API of a database on a port of its own."""
+    with running(create_app(settings or Settings(), database_url)) as client:
+        yield client
+
+
+@contextmanager
+def running(app: FastAPI) -> Iterator[httpx.Client]:
+    """An application on a port of its own, which listens before it runs: no call is early."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(settings, database_url), log_config=None, proxy_headers=False, http="h11"
-    )
+    config = uvicorn.Config(app, log_config=None, proxy_headers=False, http="h11")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

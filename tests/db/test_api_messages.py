@@ -42,69 +42,75 @@ def contents(api: httpx.Client, **params: Any) -> list[str]:
     return [row["content"] for row in answer.json()["messages"]]
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({}, ["m0", "m2.0", "m2.1", "m4", "m6", "m8", "m10"]),
-        ({"from_ordinal": 2, "limit": 3}, ["m2.0", "m2.1", "m4"]),
-        ({"from_ordinal": 3, "limit": 1}, ["m4"]),
-        ({"from_ordinal": 11}, []),
-        ({"role": "assistant"}, ["m2.0", "m2.1"]),
-        ({"role": ["assistant", "tool"], "kind": ["tool_call", "tool_result"]}, ["m2.1", "m4"]),
-        ({"around": 4, "context": 1}, ["m2.1", "m4", "m6"]),
-        ({"around": 2, "context": 1}, ["m0", "m2.0", "m2.1", "m4"]),
-        ({"around": 0, "context": 1}, ["m0", "m2.0"]),
-        ({"around": 5, "context": 1}, ["m4", "m6"]),
-        ({"around": 4, "context": 0}, ["m4"]),
-        ({"around": 4, "context": 2, "role": "user"}, ["m0", "m6", "m8"]),
-    ],
-)
-def test_a_stretch_is_in_order(
-    store: Store, api: httpx.Client, params: dict[str, Any], expected: list[str]
+STRETCHES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["m0", "m2.0", "m2.1", "m4", "m6", "m8", "m10"]),
+    ({"from_ordinal": 2, "limit": 3}, ["m2.0", "m2.1", "m4"]),
+    ({"from_ordinal": 3, "limit": 1}, ["m4"]),
+    ({"from_ordinal": 11}, []),
+    ({"role": "assistant"}, ["m2.0", "m2.1"]),
+    ({"role": ["assistant", "tool"], "kind": ["tool_call", "tool_result"]}, ["m2.1", "m4"]),
+    ({"around": 4, "context": 1}, ["m2.1", "m4", "m6"]),
+    ({"around": 2, "context": 1}, ["m0", "m2.0", "m2.1", "m4"]),
+    ({"around": 0, "context": 1}, ["m0", "m2.0"]),
+    ({"around": 5, "context": 1}, ["m4", "m6"]),
+    ({"around": 4, "context": 0}, ["m4"]),
+    ({"around": 4, "context": 2, "role": "user"}, ["m0", "m6", "m8"]),
+]
+
+
+def test_a_stretch_is_in_order(store: Store, api: httpx.Client, subtests: pytest.Subtests) -> None:
+    talk(store)
+    for params, expected in STRETCHES:
+        with subtests.test(str(params)):
+            assert contents(api, **params) == expected
+
+
+def test_pages_give_every_message_once(
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
 ) -> None:
     talk(store)
-    assert contents(api, **params) == expected
+    for limit in (1, 2, 3, 6, 7):
+        with subtests.test(limit=limit):
+            assert walk(api, limit) == ["m0", "m2.0", "m2.1", "m4", "m6", "m8", "m10"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 6, 7])
-def test_pages_give_every_message_once(store: Store, api: httpx.Client, limit: int) -> None:
-    talk(store)
+def walk(api: httpx.Client, limit: int) -> list[str]:
     found: list[str] = []
     params: dict[str, Any] = {"limit": limit}
     while True:
         answer = api.get("/sessions/0b7f2c9e/messages", params=params).json()
         found += [row["content"] for row in answer["messages"]]
         if answer["next_cursor"] is None:
-            break
+            return found
         params["cursor"] = answer["next_cursor"]
-    assert found == ["m0", "m2.0", "m2.1", "m4", "m6", "m8", "m10"]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"limit": 0},
-        {"limit": 501},
-        {"limit": "many"},
-        {"from_ordinal": -1},
-        {"from_ordinal": 2**63},
-        {"around": 1, "from_ordinal": 1},
-        {"around": 1, "cursor": "WzEsMF0"},
-        {"cursor": "WzEsMi41XQ"},
-        {"cursor": "WzEsdHJ1ZV0"},
-        {"cursor": "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5LDBd"},
-        {"role": "robot"},
-        {"limit": 500, "max_chars": 1_000_000},
-        {"contxt": 3},
-    ],
-)
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"limit": 0},
+    {"limit": 501},
+    {"limit": "many"},
+    {"from_ordinal": -1},
+    {"from_ordinal": 2**63},
+    {"around": 1, "from_ordinal": 1},
+    {"around": 1, "cursor": "WzEsMF0"},
+    {"cursor": "WzEsMi41XQ"},
+    {"cursor": "WzEsdHJ1ZV0"},
+    {"cursor": "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5LDBd"},
+    {"role": "robot"},
+    {"limit": 500, "max_chars": 1_000_000},
+    {"contxt": 3},
+]
+
+
 def test_a_stretch_that_cannot_be_is_refused(
-    store: Store, api: httpx.Client, params: dict[str, Any]
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
 ) -> None:
     talk(store)
-    answer = api.get("/sessions/0b7f2c9e/messages", params=params)
-    assert answer.status_code == 400
-    assert answer.headers["content-type"] == "application/problem+json"
+    for params in IMPOSSIBLE:
+        with subtests.test(str(params)):
+            answer = api.get("/sessions/0b7f2c9e/messages", params=params)
+            assert answer.status_code == 400
+            assert answer.headers["content-type"] == "application/problem+json"
 
 
 def test_a_long_message_is_cut_in_a_list_and_whole_by_its_id(
@@ -130,8 +136,9 @@ def test_a_message_comes_with_its_session_its_copies_and_its_neighbours(
     assert answer["session"]["title"] == "First"
     assert [row["content"] for row in answer["before"]] == ["a"]
     assert [row["content"] for row in answer["after"]] == ["b", "c"]
-    assert answer["occurrences"] == 1
-    assert [(row["session_key"], row["title"]) for row in answer["also_in"]] == [(other, "Resumed")]
+    assert answer["occurrence_count"] == 1
+    places = [(row["session_key"], row["title"]) for row in answer["occurrences"]]
+    assert places == [(other, "Resumed")]
     assert answers.MessageAnswer(**answer).model_dump() == answer
 
 
@@ -169,18 +176,19 @@ def test_a_text_that_was_taken_back_is_kept_and_linked(store: Store, api: httpx.
     assert [row["id"] for row in versions] == [old]
 
 
-@pytest.mark.parametrize(
-    ("message", "status"),
-    [
-        ("1", 404),
-        ("9223372036854775807", 404),
-        ("9223372036854775808", 400),
-        ("99999999999999999999", 400),
-        ("-1", 400),
-        ("1.0", 400),
-        ("%D9%A1", 400),
-        ("abc", 400),
-    ],
-)
-def test_what_is_no_id_is_a_usage_error(api: httpx.Client, message: str, status: int) -> None:
-    assert api.get(f"/messages/{message}").status_code == status
+IDS = [
+    ("1", 404),
+    ("9223372036854775807", 404),
+    ("9223372036854775808", 400),
+    ("99999999999999999999", 400),
+    ("-1", 400),
+    ("1.0", 400),
+    ("%D9%A1", 400),
+    ("abc", 400),
+]
+
+
+def test_what_is_no_id_is_a_usage_error(api: httpx.Client, subtests: pytest.Subtests) -> None:
+    for message, status in IDS:
+        with subtests.test(message=message):
+            assert api.get(f"/messages/{message}").status_code == status

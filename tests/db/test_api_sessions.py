@@ -42,32 +42,35 @@ def fill(store: Store) -> None:
     store.add_session("main-1/tool-results/x", parent_key=parent, relation="spill", started_at=None)
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({}, ["main-2", "main-1", "main-1/agent-a"]),
-        ({"source": "codex"}, ["main-2"]),
-        ({"source": ["codex", "claude-code"]}, ["main-2", "main-1", "main-1/agent-a"]),
-        ({"host": "laptop"}, ["main-1", "main-1/agent-a"]),
-        ({"project": "/srv/api"}, ["main-2"]),
-        ({"relation": "subagent"}, ["main-1/agent-a"]),
-        ({"relation": "main"}, ["main-2", "main-1"]),
-        ({"relation": "spill"}, ["main-1/tool-results/x"]),
-        ({"q": "FIX THE"}, ["main-1"]),
-        ({"q": "100%"}, ["main-1"]),
-        ({"q": "f_x"}, []),
-        ({"q": "\\"}, []),
-        ({"since": "2026-03-02"}, ["main-2"]),
-        ({"until": "2026-03-02"}, ["main-1", "main-1/agent-a"]),
-        ({"include_spills": "true", "host": "laptop"},
-         ["main-1", "main-1/agent-a", "main-1/tool-results/x"]),
-    ],
-)  # fmt: skip
+FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["main-2", "main-1", "main-1/agent-a"]),
+    ({"source": "codex"}, ["main-2"]),
+    ({"source": ["codex", "claude-code"]}, ["main-2", "main-1", "main-1/agent-a"]),
+    ({"host": "laptop"}, ["main-1", "main-1/agent-a"]),
+    ({"project": "/srv/api"}, ["main-2"]),
+    ({"relation": "subagent"}, ["main-1/agent-a"]),
+    ({"relation": "main"}, ["main-2", "main-1"]),
+    ({"relation": "spill"}, ["main-1/tool-results/x"]),
+    ({"q": "FIX THE"}, ["main-1"]),
+    ({"q": "100%"}, ["main-1"]),
+    ({"q": "f_x"}, []),
+    ({"q": "\\"}, []),
+    ({"since": "2026-03-02"}, ["main-2"]),
+    ({"until": "2026-03-02"}, ["main-1", "main-1/agent-a"]),
+    (
+        {"include_spills": "true", "host": "laptop"},
+        ["main-1", "main-1/agent-a", "main-1/tool-results/x"],
+    ),
+]
+
+
 def test_filters_decide_what_is_listed(
-    store: Store, api: httpx.Client, params: dict[str, Any], expected: list[str]
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
 ) -> None:
     fill(store)
-    assert listed(api, **params) == expected
+    for params, expected in FILTERS:
+        with subtests.test(str(params)):
+            assert listed(api, **params) == expected
 
 
 def test_hidden_spills_are_counted_and_every_row_tells_its_size(
@@ -87,15 +90,21 @@ def test_an_empty_list_still_says_what_is_hidden(store: Store, api: httpx.Client
     assert answer == {"sessions": [], "total": 0, "hidden_spills": 1, "next_cursor": None}
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7])
 def test_pages_give_every_session_once_in_order(
-    store: Store, api: httpx.Client, limit: int
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
 ) -> None:
     for number in range(3):  # equal times, so that the key decides
         store.add_session(f"same-{number}")
     for number in range(2):
         store.add_session(f"timeless-{number}", started_at=None)
     store.add_session("newest", started_at=START + timedelta(hours=1))
+    expected = ["newest", "same-0", "same-1", "same-2", "timeless-0", "timeless-1"]
+    for limit in (1, 2, 3, 6, 7):
+        with subtests.test(limit=limit):
+            assert walk(api, limit) == expected
+
+
+def walk(api: httpx.Client, limit: int) -> list[str]:
     found: list[str] = []
     params: dict[str, Any] = {"limit": limit}
     while True:
@@ -103,16 +112,16 @@ def test_pages_give_every_session_once_in_order(
         assert answer["total"] == 6
         found += [row["external_id"] for row in answer["sessions"]]
         if answer["next_cursor"] is None:
-            break
+            return found
         assert len(answer["sessions"]) == limit
         params["cursor"] = answer["next_cursor"]
-    assert found == ["newest", "same-0", "same-1", "same-2", "timeless-0", "timeless-1"]
 
 
-@pytest.mark.parametrize("cursor", ["x", "!!", "", "bnVsbA", "WzEsMl0", "WyJ4IiwieSJd", "é"])
-def test_a_cursor_that_nobody_gave_is_refused(store: Store, api: httpx.Client, cursor: str) -> None:
-    answer = api.get("/sessions", params={"cursor": cursor})
-    assert (answer.status_code, answer.json()["type"]) == (400, "urn:recall:problem:usage")
+def test_a_cursor_that_nobody_gave_is_refused(api: httpx.Client, subtests: pytest.Subtests) -> None:
+    for cursor in ("x", "!!", "", "bnVsbA", "WzEsMl0", "WyJ4IiwieSJd", "é", "W" * 3_000):
+        with subtests.test(cursor=cursor[:10]):
+            answer = api.get("/sessions", params={"cursor": cursor})
+            assert (answer.status_code, answer.json()["type"]) == (400, "urn:recall:problem:usage")
 
 
 KEYS = [
@@ -126,20 +135,21 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("external_id", KEYS)
-@pytest.mark.parametrize("safe", ["", "/:"])
+def paths_of(key: str) -> list[str]:
+    """A key in a path: all escaped, and as a person writes it, whose client resolves raw dots."""
+    paths = [quote(key, safe="").replace(".", "%2E")]
+    return paths if ".." in key else [*paths, quote(key, safe="/:")]
+
+
 def test_a_key_works_with_raw_and_with_encoded_slashes(
-    store: Store, api: httpx.Client, external_id: str, safe: str
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
 ) -> None:
-    if safe and ".." in external_id:
-        pytest.skip("clients resolve raw dots themselves")
-    key = store.add_session(external_id, ["hello"])
-    path = f"/sessions/{quote(key, safe=safe)}"
-    if not safe:
-        path = path.replace(".", "%2E")
-    assert api.get(path).json()["session_key"] == key
-    messages = api.get(f"{path}/messages").json()
-    assert (messages["session_key"], len(messages["messages"])) == (key, 1)
+    for key in [store.add_session(external_id, ["hello"]) for external_id in KEYS]:
+        for path in paths_of(key):
+            with subtests.test(path=path):
+                assert api.get(f"/sessions/{path}").json()["session_key"] == key
+                messages = api.get(f"/sessions/{path}/messages").json()
+                assert (messages["session_key"], len(messages["messages"])) == (key, 1)
 
 
 def test_a_session_comes_with_lineage_files_and_counts(store: Store, api: httpx.Client) -> None:
@@ -188,13 +198,15 @@ def test_a_unique_beginning_of_the_id_names_a_session(store: Store, api: httpx.C
     assert agent["external_id"] == "0b7f2c9e-5d1a/agent-77aa"
 
 
-@pytest.mark.parametrize(
-    "ref", ["0b7f2", "0b7f__", "0b7f2c9e-5d1b", "%25%25%25%25%25%25", "5d1a00"]
-)
-def test_what_names_no_session_is_not_found(store: Store, api: httpx.Client, ref: str) -> None:
+def test_what_names_no_session_is_not_found(
+    store: Store, api: httpx.Client, subtests: pytest.Subtests
+) -> None:
     store.add_session("0b7f2c9e-5d1a")
-    answer = api.get(f"/sessions/{ref}")
-    assert (answer.status_code, answer.json()["type"]) == (404, "urn:recall:problem:not-found")
+    for ref in ("0b7f2", "0b7f__", "0b7f2c9e-5d1b", "%25%25%25%25%25%25", "5d1a00"):
+        with subtests.test(ref=ref):
+            answer = api.get(f"/sessions/{ref}")
+            assert answer.status_code == 404
+            assert answer.json()["type"] == "urn:recall:problem:not-found"
 
 
 def test_a_beginning_that_fits_several_lists_them(store: Store, api: httpx.Client) -> None:

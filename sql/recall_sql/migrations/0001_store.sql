@@ -139,10 +139,12 @@ create index message_text_project on recall.message_text (project, ts desc nulls
 create index message_text_role on recall.message_text (role, ts desc nulls last);
 create index message_text_session on recall.message_text (session_key, ts desc nulls last);
 
--- simple keeps every word as written (stop words, identifiers, prefixes); english adds stems.
+-- Both lines of a document of recall/document.py: simple keeps every word as written (stop words,
+-- identifiers, prefixes) and in order; english adds the stems.
 create function recall.index_document(document text) returns tsvector
 language sql immutable parallel safe strict as $$
-    select to_tsvector('pg_catalog.simple', document) || to_tsvector('pg_catalog.english', document)
+    select to_tsvector('pg_catalog.simple', split_part(document, E'\n', 1))
+        || to_tsvector('pg_catalog.english', split_part(document, E'\n', 2))
 $$;
 
 create function recall.move_index(old_id bigint, new_id bigint) returns void language sql as $$

@@ -284,13 +284,73 @@ $$;
 create function recall.representative(copy_key text, condition text) returns text
 language sql immutable as $$
     select format(
-        '(select e.id from recall.entry e
-            join recall.message_text t on t.id = e.id and t.chunk = 0
-            left join recall.session s on s.session_key = e.session_key
-            where e.copy_key = %s and %s
-            order by e.retracted, s.relation is not null, e.ts nulls last, e.session_key,
-                e.ordinal, e.part
+        '(select m.id from recall.message m
+            join recall.message_text t on t.id = m.id and t.chunk = 0
+            left join recall.session s on s.session_key = m.session_key
+            where m.copy_key = %s and %s
+            order by s.relation is not null, m.ts nulls last, m.session_key, m.ordinal, m.part
             limit 1)',
         copy_key, condition
     )
+$$;
+
+-- Text for one line of an answer, in which `<mark>` can only be ours.
+create function recall.plain_line(given text) returns text
+language sql immutable parallel safe as $$
+    select regexp_replace(regexp_replace(given, '<(/?mark)>', '‹\1›', 'gi'), '\s+', ' ', 'g')
+$$;
+
+-- About 240 characters around a place of a text, with the place marked.
+create function recall.excerpt(content text, place integer, span integer) returns text
+language plpgsql immutable parallel safe as $$
+declare
+    shown constant integer := least(span, 200);
+    start constant integer := greatest(1, place - (240 - shown) / 3);
+    stop constant integer := greatest(place + shown, start + 240);
+begin
+    return concat(
+        case when start > 1 then '…' end,
+        recall.plain_line(substr(content, start, place - start)),
+        '<mark>', recall.plain_line(substr(content, place, shown)), '</mark>',
+        case when shown < span then '…' else
+            recall.plain_line(substr(content, place + shown, stop - place - shown))
+                || case when stop <= length(content) then '…' else '' end
+        end
+    );
+end
+$$;
+
+-- The hits of an answer in the order of the ids, with the other places of each message.
+create function recall.hits(ids bigint[], scores float8[], snippets text[]) returns jsonb
+language sql stable as $$
+    select coalesce(jsonb_agg(jsonb_build_object(
+        'id', e.id::text,
+        'session_key', e.session_key,
+        'ordinal', e.ordinal,
+        'part', e.part,
+        'source', e.source,
+        'host', e.host,
+        'project', e.project,
+        'role', e.role,
+        'kind', e.kind,
+        'tool', e.tool,
+        'ts', e.ts,
+        'score', round(h.score::numeric, 4),
+        'snippet', h.snippet,
+        'title', s.title,
+        'occurrences', coalesce(o.places, '[]'::jsonb)
+    ) order by h.place), '[]'::jsonb)
+    from unnest(ids, scores, snippets) with ordinality h (id, score, snippet, place)
+    join recall.entry e on e.id = h.id
+    left join recall.session s on s.session_key = e.session_key
+    left join lateral (
+        select jsonb_agg(to_jsonb(c)) as places
+        from (
+            select m.id::text as id, m.session_key, m.ordinal, m.part
+            from recall.message m
+            where m.copy_key = e.copy_key and m.id <> e.id
+            order by m.ts nulls last, m.session_key, m.ordinal, m.part
+            limit 20
+        ) c
+    ) o on true
 $$;

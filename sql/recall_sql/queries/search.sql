@@ -1,0 +1,42 @@
+-- name: text
+-- By words; the answer is one JSON object.
+select api.search_text(
+    q => %(q)s::text, max_hits => %(limit)s::integer, skip => %(skip)s::integer,
+    sources => %(sources)s::text[], hosts => %(hosts)s::text[], projects => %(projects)s::text[],
+    roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
+    sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
+    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
+    include_retracted => %(include_retracted)s::boolean
+)
+
+-- name: exact
+-- By a string that the content holds.
+select api.search_exact(
+    q => %(q)s::text, ignore_case => %(ignore_case)s::boolean, max_hits => %(limit)s::integer,
+    sources => %(sources)s::text[], hosts => %(hosts)s::text[], projects => %(projects)s::text[],
+    roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
+    sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
+    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
+    include_retracted => %(include_retracted)s::boolean, before_ts => %(before_ts)s::timestamptz,
+    before_id => %(before_id)s::bigint, budget => make_interval(secs => %(budget)s::float8)
+)
+
+-- name: regex
+-- By a regular expression over the content.
+select api.search_regex(
+    q => %(q)s::text, ignore_case => %(ignore_case)s::boolean, max_hits => %(limit)s::integer,
+    sources => %(sources)s::text[], hosts => %(hosts)s::text[], projects => %(projects)s::text[],
+    roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
+    sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
+    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
+    include_retracted => %(include_retracted)s::boolean, before_ts => %(before_ts)s::timestamptz,
+    before_id => %(before_id)s::bigint, budget => make_interval(secs => %(budget)s::float8)
+)
+
+-- name: coverage
+-- What a search can see.
+select api.search_coverage()
+
+-- name: limit_time
+-- The time limit of the statements of this transaction, as the backstop of a search.
+select set_config('statement_timeout', %(milliseconds)s::text, true)
