@@ -7,7 +7,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	&& command -v "$$name" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 # What pytest gets, for example `make test T="tests/unit -x"`.
 T ?= -n 2
 # What `recall up` gets, for example `make up ARGS=--detach`.

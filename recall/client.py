@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -165,8 +165,9 @@ def _error_class(status: int) -> type[RecallError]:
 
 def _base_url(url: str) -> str:
     try:
+        urlsplit(url)  # knows what is wrong with a bracket
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+    except (ValueError, httpx.InvalidURL):
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
         raise ConfigError(

@@ -20,6 +20,7 @@ OVERLAP_CHARS = 400
 WORD_CHARS = 255
 
 _WORD = re.compile(r"[^\W_]+")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: The same for ASCII text, which most is, at a fifth of the cost: what is no word becomes a space.
 _ASCII_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 # Scripts written without spaces: each character is a word, so that a phrase of them is found.
@@ -60,10 +61,15 @@ def _document(text: str) -> str:
     else:
         words = _WORD.findall(_UNSPACED.sub(r" \1 ", text))
         line = " ".join(words)
+    unique = dict.fromkeys(words)
     parts: list[str] = []
+    if "\x1b" in text:  # a colour code sticks to the word behind it
+        plain = dict.fromkeys(_WORD.findall(_ANSI.sub(" ", text)))
+        parts = [word[:WORD_CHARS] for word in plain if word not in unique]
+        unique |= dict.fromkeys(parts)
     stems: list[str] = []
     has_long = False
-    for word in dict.fromkeys(words):
+    for word in unique:
         found = _known.get(word)
         if found is None:
             if len(word) > WORD_CHARS:

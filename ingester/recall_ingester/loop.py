@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 #: Files are read and written by this many threads; the database works in as many processes beside.
 _WORKERS = 2
 _FIRST_RECORDS = 5
+#: A pass that takes long says that it is alive this often.
+_BEAT_SECONDS = 20.0
 
 Progress = Callable[[int, int], None]
 
@@ -43,6 +45,8 @@ class Options:
     host: str
     max_line_bytes: int
     redact: bool
+    #: Seconds from one pass to the next, for those who watch the heartbeat; ``None``: only one.
+    interval_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +64,22 @@ class _Pass:
     written_sessions: set[str] = field(default_factory=set)
     new_sessions: set[str] = field(default_factory=set)
     unreadable: dict[str, tuple[str, str]] = field(default_factory=dict)
+    last_beat: float = 0.0
+
+    def beat(self, sink: Sink, *, state: str = "reading") -> None:
+        """Say that the ingester lives and what the pass did so far, but not for every batch."""
+        now = time.monotonic()
+        with self.lock:
+            if state == "reading" and now - self.last_beat < _BEAT_SECONDS:
+                return
+            self.last_beat = now
+            detail = self.summary.as_json()
+        detail |= {
+            "state": state,
+            "unreadable": len(self.unreadable),
+            "interval_seconds": self.options.interval_seconds,
+        }
+        sink.beat(detail)
 
     def settle(self, batch: Batch, written: Written) -> None:
         with self.lock:
@@ -108,13 +128,14 @@ def run_pass(
             stop=stop or Event(),
             unreadable=plan.unreadable,
         )
+        run.beat(main)
         _run_workers(run, plan.work, sinks)
         _note_absences(main, plan, known)
         main.finish(run.new_sessions, wrote=summary.messages)
         summary.sessions = len(run.written_sessions)
         summary.unreadable = {path: reason for path, (_, reason) in plan.unreadable.items()}
         summary.seconds = round(time.monotonic() - started, 3)
-        main.beat(summary.as_json() | {"unreadable": len(summary.unreadable)})
+        run.beat(main, state="waiting")
     return summary
 
 
@@ -157,6 +178,7 @@ def _work(run: _Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
     def flush(full: Batch) -> Written:
         written = sink.write(full)
         run.settle(full, written)
+        run.beat(sink)
         full.clear()
         return written
 

@@ -55,6 +55,7 @@ def run_once(
     sources: Sequence[Selection] | None = None,
     progress: Progress | None = None,
     stop: Event | None = None,
+    interval_seconds: float | None = None,
 ) -> Summary:
     """One pass into a database whose schema is current.
 
@@ -71,7 +72,7 @@ def run_once(
         return run_pass(
             select_sources(settings) if sources is None else sources,
             lambda: PostgresSink(database_url, identity),
-            Options(identity.host, settings.max_line_bytes, settings.redact),
+            Options(identity.host, settings.max_line_bytes, settings.redact, interval_seconds),
             progress=progress,
             stop=stop,
         )

@@ -337,4 +337,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except measure.CommandFailed as error:
+        sys.exit(f"error: {error}")

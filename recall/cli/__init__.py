@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("down")(down.down)
-app.command("search")(search.search)
+app.command("search", cls=search.SearchCommand)(search.search)
 app.command("sessions")(sessions.sessions)
 app.command("show")(show.show)
 app.command("status")(status.status)

@@ -50,9 +50,13 @@ def ingest(
 
     sources = select_sources(settings, source)
     with open_store(settings) as url, _stop_on_signal() as stop:
+        interval = settings.ingest_every_seconds if watch else every
 
         def one_pass() -> None:
-            print_summary(pass_with_progress(settings, url, sources, stop=stop), as_json=json)
+            summary = pass_with_progress(
+                settings, url, sources, stop=stop, interval_seconds=interval
+            )
+            print_summary(summary, as_json=json)
 
         if watch:
             roots = [root for _, roots in sources for root in roots]
@@ -69,6 +73,7 @@ def pass_with_progress(
     sources: list[Selection] | None = None,
     *,
     stop: Event | None = None,
+    interval_seconds: float | None = None,
 ) -> Summary:
     """One pass with a bar on stderr while there is much to read and someone to see it."""
     from recall_ingester.run import run_once
@@ -82,6 +87,7 @@ def pass_with_progress(
             sources=sources,
             progress=advance,
             stop=stop,
+            interval_seconds=interval_seconds,
         )
 
 

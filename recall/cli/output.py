@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -10,6 +11,9 @@ import typer
 from rich.console import Console
 
 from recall.errors import RecallError
+
+#: C1 controls and marks that turn the writing direction; JSON escapes only C0 controls by itself.
+_STEERING = re.compile("[\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 #: For progress, notes and errors. Rich leaves colours out when the stream is no terminal or
 #: ``NO_COLOR`` is set.
@@ -19,8 +23,9 @@ screen = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatt
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+    """One JSON document on stdout; characters that steer a terminal are escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    typer.echo(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,10 @@ from recall.errors import StoreError
 from recall_sql.connection import connect, translate_errors
 from recall_sql.embedded import EmbeddedServer
 from recall_sql.migrate import migrate as apply_migrations
+
+#: The server still counts a client for a moment after it left.
+_CLOSING_SECONDS = 1.0
+_CLOSING_CHECKS = 20
 
 
 @contextmanager
@@ -61,11 +66,20 @@ def _stop_if_last(server: EmbeddedServer, users: int) -> None:
         return
     if server.is_running() and server.process_id() == _read_number(users):
         try:
-            alone = _other_clients(server) == 0
+            alone = _is_alone(server)
         except StoreError:
             alone = False
         if alone:
             server.stop()
+
+
+def _is_alone(server: EmbeddedServer) -> bool:
+    """Whether nobody else is connected, not counting connections that are just being closed."""
+    for _ in range(_CLOSING_CHECKS):
+        if _other_clients(server) == 0:
+            return True
+        time.sleep(_CLOSING_SECONDS / _CLOSING_CHECKS)
+    return False
 
 
 def _other_clients(server: EmbeddedServer) -> int:

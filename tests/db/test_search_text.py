@@ -36,6 +36,12 @@ def messages(database: str) -> Iterator[Messages]:
         yield found
 
 
+@pytest.fixture
+def filled(messages: Messages) -> Messages:
+    messages.add("a b 1 é 數 OR x", "drop table", *ALL)
+    return messages
+
+
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -187,13 +193,16 @@ def test_a_long_query_is_ranked_by_its_rarest_words(messages: Messages) -> None:
 
 
 def test_auto_falls_back_to_the_exact_text_and_says_so(messages: Messages) -> None:
-    messages.add("a.b=>C", "unrelated")
-    answer = messages.search("=>c")
-    assert (answer["mode_requested"], answer["mode_used"]) == ("auto", "exact")
-    assert "exact text, ignoring case" in answer["reasons"][0]
-    assert [hit["snippet"] for hit in answer["hits"]] == ["a.b<mark>=>C</mark>"]
-    quoted = messages.search('"related"')
-    assert [hit["snippet"] for hit in quoted["hits"]] == ["un<mark>related</mark>"]
+    messages.add("(a) => b", "Unrelated")
+    for query, snippet in (
+        (") =>", "(a<mark>) =></mark> b"),
+        ("NRELATE", "U<mark>nrelate</mark>d"),
+        ('"related"', "Un<mark>related</mark>"),
+    ):
+        answer = messages.search(query)
+        assert (answer["mode_requested"], answer["mode_used"]) == ("auto", "exact")
+        assert "exact text, ignoring case" in answer["reasons"][0]
+        assert [hit["snippet"] for hit in answer["hits"]] == [snippet]
 
 
 def test_nothing_found_says_what_was_searched(messages: Messages) -> None:
@@ -229,16 +238,11 @@ _TYPED = st.text() | st.text("""ab1 "'-()|&!:*<>\\%_~@{}[]OR數é""") | st.lists
 ).map(" ".join)  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=_TYPED.filter(bool), exact=st.booleans())
-def test_no_query_fails(messages: Messages, query: str, exact: bool) -> None:
-    if not _FILLED:
-        _FILLED.append(messages.add("a b 1 é 數 OR x", "drop table")[0])
-    answer = messages.search(query[:2_000], mode="exact" if exact else "text")
+def test_no_query_fails(filled: Messages, query: str, exact: bool) -> None:
+    answer = filled.search(query[:2_000], mode="exact" if exact else "text")
     assert answer["query"] == query[:2_000]
-
-
-_FILLED: list[str] = []
 
 
 def _add_many(messages: Messages, count: int, content: str) -> None:

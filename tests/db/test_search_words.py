@@ -23,7 +23,8 @@ def messages(database: str) -> Iterator[Messages]:
         yield found
 
 
-def _newer_than_the_table(messages: Messages) -> set[str]:
+@pytest.fixture
+def newer(messages: Messages) -> set[str]:
     """Characters that this Python takes for letters and Unicode 14 did not know."""
     row = messages.connection.execute("select recall.word_characters()::text").fetchone()
     assert row is not None
@@ -37,20 +38,21 @@ def _newer_than_the_table(messages: Messages) -> set[str]:
     return here - known
 
 
-def test_the_table_of_letters_is_that_of_python(messages: Messages) -> None:
-    newer = _newer_than_the_table(messages)
+def test_the_table_of_letters_is_that_of_python(newer: set[str]) -> None:
     if unicodedata.unidata_version == "14.0.0":
         assert not newer
     assert len(newer) < 20_000
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text() | st.text(_SCRIPTS) | st.text("aB1_ 数", min_size=250), max_size=8))
-def test_words_are_those_of_the_index_document(messages: Messages, texts: list[str]) -> None:
-    newer = _NEWER.setdefault("", _newer_than_the_table(messages)) if not _NEWER else _NEWER[""]
+def test_words_are_those_of_the_index_document(
+    messages: Messages, newer: set[str], texts: list[str]
+) -> None:
     texts = ["".join(c for c in text if c not in newer and c != "\0") for text in texts]
     rows = messages.connection.execute(
-        "select array_agg(recall.words(t) order by n) from unnest(%s::text[]) with ordinality x(t, n)",
+        "select array_agg(recall.words(t) order by n)"
+        " from unnest(%s::text[]) with ordinality x (t, n)",
         (texts,),
     ).fetchone()
     assert rows is not None
@@ -60,9 +62,6 @@ def test_words_are_those_of_the_index_document(messages: Messages, texts: list[s
         spaced = document._UNSPACED.sub(r" \1 ", text)
         assert len(found) == len(document._WORD.findall(spaced))
         assert indexed.split()[: len(found)] == found
-
-
-_NEWER: dict[str, set[str]] = {}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_words(messages: Messages, text: str, words: str) -> None:
     assert row == (words,)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(st.text("0123456789eExXaAfFvV", min_size=1, max_size=9), min_size=1, max_size=50)
 )

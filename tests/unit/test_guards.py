@@ -111,13 +111,13 @@ def test_the_guard_against_the_server_part_can_fail(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     target = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=120,
-        check=True,
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    if importlib.util.find_spec("hatchling"):  # else pip fetches it for the build
+        command.insert(4, "--no-build-isolation")
+    done = subprocess.run(
+        [*command, str(target), str(ROOT)], capture_output=True, text=True, timeout=120, check=False
     )
+    assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(target.glob("*.whl"))) as wheel:
         return set(wheel.namelist())
 

@@ -49,6 +49,7 @@ def test_json_is_cleaned_in_keys_and_values() -> None:
         ("HTTPServer2", "HTTPServer2 HTTP Server 2\nServer"),
         ("naïve caféBar", "naïve caféBar\nnaïve caféBar"),
         ("修正する", "修 正 す る\n"),
+        ("\x1b[31merror\x1b[0m: no", "31merror 0m no error 31 merror\nmerror error"),
         ("", "\n"),
         ("!?", "\n"),
     ],

@@ -77,8 +77,10 @@ create table recall.message (
     stored_at timestamptz not null default now(),
     primary key (session_key, ordinal, part)
 );
-create unique index message_id on recall.message (id);
+create unique index message_id on recall.message (id) include (copy_key);
 create index message_copy on recall.message (copy_key) where copy_key is not null;
+-- Tells whether a prompt of a history file is stored as a message too.
+create index message_user_text on recall.message (session_key, content_hash) where role = 'user';
 
 -- What a client took back or wrote over. The store may hold the only copy, so it is kept.
 create table recall.message_retracted (
@@ -138,6 +140,8 @@ create index message_text_source on recall.message_text (source, ts desc nulls l
 create index message_text_project on recall.message_text (project, ts desc nulls last);
 create index message_text_role on recall.message_text (role, ts desc nulls last);
 create index message_text_session on recall.message_text (session_key, ts desc nulls last);
+-- The few messages that take several rows.
+create index message_text_long on recall.message_text (ts desc nulls last, id desc) where chunk > 0;
 
 -- Both lines of a document of recall/document.py: simple keeps every word as written (stop words,
 -- identifiers, prefixes) and in order; english adds the stems.

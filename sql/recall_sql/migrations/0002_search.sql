@@ -268,11 +268,11 @@ create function recall.own_prompt(alias text, condition text) returns text
 language sql immutable as $$
     select format(
         '(%1$I.kind <> ''prompt'' or not exists (
-            select from recall.prompt p
-            join recall.message m on m.session_key = p.session_key
-                and m.content_hash = p.content_hash and m.role = ''user''
+            select from recall.prompt own
+            join recall.message m on m.session_key = own.session_key
+                and m.content_hash = own.content_hash and m.role = ''user''
             join recall.message_text o on o.id = m.id and o.chunk = 0
-            where p.id = %1$I.id and %2$s
+            where own.id = %1$I.id and %2$s
         ))',
         alias, condition
     )

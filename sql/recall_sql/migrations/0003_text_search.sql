@@ -18,15 +18,15 @@ create function recall.word_parts(word text) returns text language sql immutable
     )
 $$;
 
--- What a term finds: its words as a phrase, as written or by their stems; a word of several parts
--- (camelCase, E0382) also as its parts; what may be the beginning of a commit hash also as a
--- beginning; a version also with or without its v. Quoted text is found as written only.
+-- What a term finds: several words as a phrase; one word as written or by its stem, one of several
+-- parts (camelCase, E0382) also as its parts, and what may be the beginning of a commit hash also
+-- as a beginning; a version also with or without its v. Quoted text is found as written only.
 create function recall.term_query(body text, words text[], quoted boolean) returns tsquery
 language plpgsql immutable as $$
 declare
     plain constant text := array_to_string(words, ' ');
     written constant tsquery := phraseto_tsquery('pg_catalog.simple', plain);
-    stems constant tsquery := phraseto_tsquery('pg_catalog.english', plain);
+    stem constant tsquery := phraseto_tsquery('pg_catalog.english', plain);
     found tsquery := written;
 begin
     if numnode(written) = 0 then
@@ -35,9 +35,8 @@ begin
     if quoted then
         return written;
     end if;
-    -- A phrase that lost its stop words would find much more than was asked for.
-    if numnode(stems) = numnode(written) and stems <> written then
-        found := found || stems;
+    if cardinality(words) = 1 and numnode(stem) = 1 and stem <> written then
+        found := found || stem;
     end if;
     if cardinality(words) > 1 then
         if body ~ '^[vV]?[0-9]+(\.[0-9]+)+' then
@@ -146,13 +145,16 @@ language sql stable as $$
         from pg_catalog.pg_stats s
         where s.schemaname = 'recall' and s.tablename = 'message_text' and s.attname = 'tsv'
     ), term as (
-        select x.place, array_to_string(x.words, ' ') as plain, x.quoted
+        select
+            x.place, array_to_string(x.words, ' ') as plain,
+            x.quoted or cardinality(x.words) > 1 as as_written
         from unnest(terms) with ordinality
             x (words, quoted, negative, alternative, query, place)
     ), form as (
         select t.place, to_tsvector('pg_catalog.simple', t.plain) as lexemes from term t
         union all
-        select t.place, to_tsvector('pg_catalog.english', t.plain) from term t where not t.quoted
+        select t.place, to_tsvector('pg_catalog.english', t.plain) from term t
+        where not t.as_written
     ), known as (
         select
             f.place,
@@ -518,8 +520,8 @@ language sql stable as $$
     )
 $$;
 
--- The ranked groups of copies for a query, best first, as far as `needed`; `shallow` says that there
--- may be matches that were not looked at.
+-- The ranked groups of copies for a query, best first, as far as `needed`; `shallow` says that
+-- there may be matches that were not looked at.
 create function recall.text_ranking(
     terms recall.query_term[], frequencies float8[], condition text, needed integer,
     out ids bigint[], out copy_keys bigint[], out scores float8[], out shallow boolean

@@ -1,5 +1,5 @@
--- Exact strings and regular expressions: the content itself decides, newest first, and the text index
--- only tells where it need not be read. What a search may cover.
+-- Exact strings and regular expressions: the content itself decides, newest first, and the text
+-- index only tells where it need not be read. What a search may cover.
 
 create type recall.whole_words as (query tsquery, words text[], prefix text);
 
@@ -44,11 +44,11 @@ $$;
 -- Whether so many rows hold the words that the newest rows are read first without the index.
 create function recall.are_common(whole recall.whole_words) returns boolean
 language sql stable as $$
-    select case
-        when cardinality(whole.words) = 0 then length(whole.prefix) <= 3
-        else coalesce((recall.term_frequencies(
-            array[row(whole.words, true, false, 0, null)::recall.query_term]
-        ))[1] > 0.05, false)
+    select case when cardinality(whole.words) = 0 and length(whole.prefix) <= 3 then true
+        else coalesce((recall.term_frequencies(array[row(
+            case when cardinality(whole.words) = 0 then array[whole.prefix] else whole.words end,
+            true, false, 0, null
+        )::recall.query_term]))[1] > 0.05, false)
     end
 $$;
 
@@ -82,8 +82,8 @@ language sql stable as $$
     )
 $$;
 
--- Rows to read, newest first, each with the id of the hit that it is: its own, that of the copy that
--- is shown instead, or null. `rows` is a statement that gives id, ts and kind in order.
+-- Rows to read, newest first, each with the id of the hit that it is: its own, that of the copy
+-- that is shown instead, or null. `rows` is a statement that gives id, ts and kind in order.
 create function recall.read_rows(rows text, matches text, f recall.search_filter) returns text
 language sql stable as $$
     select format(
@@ -310,7 +310,8 @@ as $$
     ), file as (
         select
             f.source, f.host, sum(f.lines_stored + f.lines_merged) as messages,
-            max(f.read_at) as last_read, count(*) filter (where f.unreadable is not null) as unreadable
+            max(f.read_at) as last_read,
+            count(*) filter (where f.unreadable is not null) as unreadable
         from recall.ingest_state f
         group by f.source, f.host
     ), place as (
