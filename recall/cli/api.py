@@ -1,4 +1,4 @@
-"""``recall api``: the HTTP API and the web page, in this process."""
+"""``recall api``: the HTTP API, in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER_BYTES = 16_384
 
 
 def api() -> None:
-    """Serve the HTTP API and the web page.
+    """Serve the HTTP API.
 
     `recall up` runs this for you; alone it needs a database (`RECALL_DATABASE_URL`) or opens the
     embedded one.

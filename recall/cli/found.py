@@ -13,7 +13,7 @@ from rich.table import Table
 
 from recall.cli.output import note, notes
 from recall.cli.purge import SAMPLE
-from recall.cli.terminal import one_line, short_time
+from recall.cli.terminal import highlight, one_line, short_time
 from recall.config import Settings
 from recall.errors import RecallError
 from recall.identity import load_identity
@@ -34,7 +34,6 @@ _PLAIN = frozenset(
 )  # fmt: skip
 _LONG_TEXT = 2_000
 _EXAMPLE_HITS = 3
-_SNIPPET_CHARS = 160
 
 
 def print_found(settings: Settings, database_url: str, *, ingest: bool) -> None:
@@ -121,4 +120,4 @@ def _print_example(connection: psycopg.Connection[Any], settings: Settings, quer
     for hit in answer["hits"]:
         place = [short_time(hit["ts"]), hit["source"], one_line(hit["project"], 60)]
         note("  " + "  ".join(part for part in place if part))
-        note(f"    {one_line(hit['snippet'], _SNIPPET_CHARS)}")
+        notes.print("   ", highlight(hit["snippet"].strip(), styled=notes.is_terminal))

@@ -25,7 +25,7 @@ _FIXED: Mapping[str, str] = {
     "max_connections": "50",
     "maintenance_work_mem": "128MB",
     "max_wal_size": "2GB",
-    "wal_compression": "on",
+    "wal_compression": "off",  # the wheel has only pglz, which costs more than it saves
     "synchronous_commit": "on",
     "random_page_cost": "1.1",
     "jit": "off",

@@ -33,7 +33,8 @@ def messages(database: str) -> Iterator[Messages]:
 def test_any_part_of_a_text_is_found(messages: Messages, query: str) -> None:
     text = (
         "error[E0382]: borrow in src/foo/bar_baz.py:123 with --shm-size\n"
-        "Traceback (most recent call last)::return value 错误：数据库 sha 9e85fv 100%_done \\n 'v18.6.3'"
+        "Traceback (most recent call last)::return value 错误：数据库 sha 9e85fv"
+        " 100%_done \\n 'v18.6.3'"
     )
     (number,) = messages.add(text)
     messages.add("unrelated")

@@ -75,7 +75,10 @@ def test_since_leaves_out_what_is_older_and_what_has_no_time(
 @in_each_mode
 def test_filters_that_nothing_passes(messages: Messages, mode: str, query: str) -> None:
     messages.add("needle")
-    for options in ({"sources": ["x"]}, {"projects": ["x"]}, {"projects": ["/home/dev"]}):
+    given: list[dict[str, Any]] = [
+        {"sources": ["x"]}, {"projects": ["x"]}, {"projects": ["/home/dev"]},
+    ]  # fmt: skip
+    for options in given:
         answer = messages.search(query, mode=mode, **options)
         assert (answer["hits"], answer["next_cursor"]) == ([], None)
 

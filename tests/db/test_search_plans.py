@@ -9,7 +9,7 @@ import pytest
 
 from tests.db.search_store import Messages, searching
 
-ROWS = 6_000
+ROWS = 8_000
 
 
 @pytest.fixture
