@@ -12,14 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-#: Characters of a message in one index row; keeps word positions below PostgreSQL's limit of 16383.
-CHUNK_CHARS = 32_000
-#: How far a chunk reaches back into the one before it, so that a phrase on the border is found.
+#: Characters of a message in one index row. PostgreSQL keeps 255 places of a word in a row and
+#: 16,383 in all; in a longer row, phrases of a word that repeats in every line would be lost.
+CHUNK_CHARS = 8_000
+#: How far a chunk reaches back into the one before it, so that a phrase on the border is found;
+#: an exact search relies on 300 (sql/recall_sql/migrations/0005_scan_search.sql).
 OVERLAP_CHARS = 400
 #: A longer word is cut; PostgreSQL drops lexemes over 2 KB, a cut word is still found by prefix.
 WORD_CHARS = 255
 
 _WORD = re.compile(r"[^\W_]+")
+_SYMBOLS = re.compile(r"[^\x00-\x7f\w]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: The same for ASCII text, which most is, at a fifth of the cost: what is no word becomes a space.
 _ASCII_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
@@ -30,13 +33,18 @@ _BORDER = re.compile(
 )
 _MIXED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[^\W\d_]\d|\d[^\W\d_]")
 
-#: Last letters of every English word that stemming shortens (the suffixes of the Porter 2 rules).
-_STEMMED_ENDINGS = frozenset("cdeglmnrstyCDEGLMNRSTY")
+#: How every English word ends that stemming changes: the suffixes of the Porter 2 rules, shortened
+#: to what they have in common. https://snowballstem.org/algorithms/english/stemmer.html
+_STEMMED_ENDINGS = (
+    "s", "e", "y", "i", "ed", "ing", "ant", "ent", "ion", "er", "or", "al", "ful", "ism", "ic", "ll",
+)  # fmt: skip
 
 #: What was found out about words seen lately: the same ones come again and again, and a look-up
 #: costs a tenth of the searches.
 _KNOWN_WORDS = 200_000
-_known: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+_Found = tuple[tuple[str, ...], tuple[str, ...]]
+_NOTHING: _Found = ((), ())
+_known: dict[str, _Found] = {}
 
 
 def documents(text: str) -> Iterator[str]:
@@ -55,6 +63,8 @@ def documents(text: str) -> Iterator[str]:
 
 def _document(text: str) -> str:
     words: list[str]
+    if not text.isascii():  # most often because of an arrow, a dash or an ellipsis
+        text = _SYMBOLS.sub(" ", text)
     if text.isascii():
         line = text.translate(_ASCII_WORDS)
         words = line.split()
@@ -76,8 +86,9 @@ def _document(text: str) -> str:
                 has_long = True
                 continue
             found = _look_into(word)
-        parts += found[0]
-        stems += found[1]
+        if found is not _NOTHING:
+            parts += found[0]
+            stems += found[1]
     if has_long:
         line = " ".join(word[:WORD_CHARS] for word in words)
     if parts:
@@ -85,7 +96,7 @@ def _document(text: str) -> str:
     return f"{line}\n{' '.join(stems)}"
 
 
-def _look_into(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _look_into(word: str) -> _Found:
     """The parts of a mixed word, and of the word and its parts those that may have a stem."""
     if len(_known) >= _KNOWN_WORDS:
         _known.clear()
@@ -95,7 +106,8 @@ def _look_into(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     stems = tuple(
         form
         for form in (word, *parts)
-        if len(form) > 2 and form[-1] in _STEMMED_ENDINGS and form.isalpha()
+        if len(form) > 2 and form.lower().endswith(_STEMMED_ENDINGS) and form.isalpha()
     )
-    _known[word] = parts, stems
-    return parts, stems
+    found = (parts, stems) if parts or stems else _NOTHING
+    _known[word] = found
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 from recall import keys
 from recall.hygiene import clean
@@ -132,6 +133,7 @@ class RowBuilder:
         return content, replaced, count
 
 
+@lru_cache(maxsize=4096)  # a session's folder, branch and model come with each of its messages
 def _field(value: str | None) -> str | None:
     """A short metadata value in the same clean form as content."""
     if not value:

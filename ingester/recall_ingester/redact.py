@@ -26,12 +26,12 @@ class Rule:
 
 
 def _rule(name: str, hints: str, pattern: str) -> Rule:
-    return Rule(name, tuple(hints.split()), re.compile(pattern))
+    return Rule(name, tuple(hints.split("|")), re.compile(pattern))
 
 
 RULES = (
-    _rule("aws-key-id", "AKIA ASIA", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    _rule("github-token", "ghp_ gho_ ghu_ ghs_ ghr_", r"\bgh[pousr]_[A-Za-z0-9]{36,255}\b"),
+    _rule("aws-key-id", "AKIA|ASIA", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    _rule("github-token", "ghp_|gho_|ghu_|ghs_|ghr_", r"\bgh[pousr]_[A-Za-z0-9]{36,255}\b"),
     _rule("github-token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{60,255}\b"),
     _rule("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,255}"),
     _rule("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{32,255}"),
@@ -43,7 +43,7 @@ RULES = (
     _rule("pypi-token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,255}"),
     _rule("huggingface-token", "hf_", r"\bhf_[A-Za-z0-9]{30,255}\b"),
     _rule("sendgrid-key", "SG.", r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
-    _rule("digitalocean-token", "dop_v1_ doo_v1_", r"\bdo[op]_v1_[a-f0-9]{64}\b"),
+    _rule("digitalocean-token", "dop_v1_|doo_v1_", r"\bdo[op]_v1_[a-f0-9]{64}\b"),
     _rule(
         "jwt",
         "eyJ",

@@ -210,7 +210,7 @@ class PostgresSink:
                 connection.commit()
             if wrote > 5_000:
                 connection.autocommit = True
-                connection.execute("analyze recall.message, recall.message_text, recall.session")
+                connection.execute("analyze recall.message_text")
                 connection.autocommit = False
 
     def beat(self, detail: Mapping[str, Any]) -> None:

@@ -53,6 +53,17 @@ class TranscriptParser:
         self._branch: str | None = state.get("branch") if state else None
         self._cwd: str | None = state.get("cwd") if state else None
         self._tools: dict[str, str] = dict(state["tools"]) if state else {}
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], Parsed]] = {
+            "user": self._user,
+            "assistant": self._assistant,
+            "system": self._system,
+            "queue-operation": self._queue_operation,
+            "attachment": self._attachment,
+            "relocated": self._moved,
+            "worktree-state": self._moved,
+            "pr-link": self._pull_request,
+            **dict.fromkeys(_TITLES, self._title),
+        }
 
     def record(self, value: Mapping[str, Any], ordinal: int) -> Parsed:  # noqa: ARG002
         """What one line means; see docs/sources.md for the record types."""
@@ -61,7 +72,7 @@ class TranscriptParser:
         kind = value.get("type")
         if kind is None and isinstance(body := value.get("message"), dict):
             kind = body.get("role")  # written by tools that copy the format without its envelope
-        handler = self._handlers().get(kind) if isinstance(kind, str) else None
+        handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is not None:
             parsed = handler(value)
         elif isinstance(kind, str) and kind in _NOISE:
@@ -94,19 +105,6 @@ class TranscriptParser:
             "cwd": self._cwd,
             "branch": self._branch,
             "tools": self._tools,
-        }
-
-    def _handlers(self) -> dict[str, Callable[[Mapping[str, Any]], Parsed]]:
-        return {
-            "user": self._user,
-            "assistant": self._assistant,
-            "system": self._system,
-            "queue-operation": self._queue_operation,
-            "attachment": self._attachment,
-            "relocated": self._moved,
-            "worktree-state": self._moved,
-            "pr-link": self._pull_request,
-            **dict.fromkeys(_TITLES, self._title),
         }
 
     def _note_envelope(self, value: Mapping[str, Any], ts: datetime | None) -> None:

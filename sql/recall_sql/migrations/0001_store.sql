@@ -144,11 +144,12 @@ create index message_text_session on recall.message_text (session_key, ts desc n
 create index message_text_long on recall.message_text (ts desc nulls last, id desc) where chunk > 0;
 
 -- Both lines of a document of recall/document.py: simple keeps every word as written (stop words,
--- identifiers, prefixes) and in order; english adds the stems.
+-- identifiers, prefixes) and in order; english adds the stems, without places, because the second
+-- line has each word once and not where it stands.
 create function recall.index_document(document text) returns tsvector
 language sql immutable parallel safe strict as $$
     select to_tsvector('pg_catalog.simple', split_part(document, E'\n', 1))
-        || to_tsvector('pg_catalog.english', split_part(document, E'\n', 2))
+        || strip(to_tsvector('pg_catalog.english', split_part(document, E'\n', 2)))
 $$;
 
 create function recall.move_index(old_id bigint, new_id bigint) returns void language sql as $$

@@ -1,5 +1,7 @@
 -- name: stage
--- Tables of one connection through which a batch is copied in.
+-- Tables of one connection through which a batch is copied in: in memory, and not compressed, for
+-- they live as long as a transaction.
+set temp_buffers = '64MB';
 create temp table if not exists stage_message (
     piece integer not null,
     session_key text not null,
@@ -46,7 +48,8 @@ create temp table if not exists stage_changed (
     ordinal bigint not null,
     old_id bigint,
     rewritten boolean not null
-) on commit delete rows
+) on commit delete rows;
+alter table pg_temp.stage_text alter column document set storage external
 
 -- name: copy_messages
 -- Receive message rows.
