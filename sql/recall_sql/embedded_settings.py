@@ -67,7 +67,7 @@ def _escape(value: str) -> str:
 
 
 def _shared_buffers_megabytes(memory_bytes: int) -> int:
-    return max(16, min(256, memory_bytes // 8 // _MEGABYTE))
+    return max(16, min(512, memory_bytes // 8 // _MEGABYTE))
 
 
 def _memory_bytes() -> int:

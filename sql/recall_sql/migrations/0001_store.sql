@@ -132,6 +132,8 @@ create table recall.message_text (
     primary key (id, chunk)
 );
 alter table recall.message_text alter column tsv set statistics 1000;
+-- Search vectors hardly compress; trying costs a tenth of the ingest and every ranking.
+alter table recall.message_text alter column tsv set storage external;
 -- The pending list is cleaned at the end of each sync; it must not grow without bound between.
 create index message_text_tsv on recall.message_text using gin (tsv)
     with (fastupdate = on, gin_pending_list_limit = 4096);
