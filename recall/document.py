@@ -36,7 +36,8 @@ _MIXED = re.compile(r"[a-z][A-Z]|[A-Z][A-Z][a-z]|[^\W\d_]\d|\d[^\W\d_]")
 #: How every English word ends that stemming changes: the suffixes of the Porter 2 rules, shortened
 #: to what they have in common. https://snowballstem.org/algorithms/english/stemmer.html
 _STEMMED_ENDINGS = (
-    "s", "e", "y", "i", "ed", "ing", "ant", "ent", "ion", "er", "or", "al", "ful", "ism", "ic", "ll",
+    "s", "e", "y", "i", "ed", "ing", "ant", "ent", "ion", "er", "or", "al", "ful", "ism", "ic",
+    "ll",
 )  # fmt: skip
 
 #: What was found out about words seen lately: the same ones come again and again, and a look-up

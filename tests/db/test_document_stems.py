@@ -12,8 +12,8 @@ from tests.db.ingesting import ingest, rows
 # One word or more for each rule of the English stemmer, and its exceptions.
 WORDS = """
     caresses gaps kiwis gas ties cries agreed feed plastered motoring conflated troubled sized
-    hopping tanned falling hissing fizzed failing filing happy sky dying lying tying idly gently ugly
-    early only singly news inning relational conditional rational valency hesitancy digitizer
+    hopping tanned falling hissing fizzed failing filing happy sky dying lying tying idly gently
+    ugly early only singly news inning relational conditional rational valency hesitancy digitizer
     conformably radically differently vilely analogously vietnamization predication operator
     feudalism decisiveness hopefulness callousness formality sensitivity sensibility triplicate
     formative formalize electricity electrical hopeful goodness revival allowance inference airliner
