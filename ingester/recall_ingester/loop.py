@@ -30,7 +30,8 @@ from recall_ingester.summary import Summary
 _log = logging.getLogger(__name__)
 
 #: Files are read and written by this many threads; the database works in as many processes beside.
-_WORKERS = 2
+#: One more than the cores of a small machine, so that one reads while the others wait for commits.
+_WORKERS = 3
 _FIRST_RECORDS = 5
 #: A pass that takes long says that it is alive this often.
 _BEAT_SECONDS = 20.0

@@ -6,10 +6,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from random import uniform
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -25,10 +26,16 @@ from recall_sql.loader import load
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 6
+#: Characters of documents in one statement.
+_INDEX_CHARS = 4_000_000
 _MESSAGE_COLUMNS = (
     "session_key", "ordinal", "part", "id", "role", "kind", "ts", "ts_origin", "content",
     "content_hash", "copy_key", "project", "branch", "tool", "call_id", "native_id", "model",
     "is_error", "is_damaged", "redactions",
+)  # fmt: skip
+_KEY_COLUMNS = (
+    "session_key", "ordinal", "part", "id", "role", "kind", "ts", "content_hash", "copy_key",
+    "project", "tool", "is_error",
 )  # fmt: skip
 _PROMPT_COLUMNS = (
     "id", "source", "host", "ordinal", "session_key", "project", "ts", "content", "content_hash",
@@ -103,34 +110,40 @@ class PostgresSink:
 
     def _write_rows(self, cursor: psycopg.Cursor[Any], batch: Batch) -> dict[int, tuple[int, int]]:
         sql = self._sql
-        _copy(cursor, sql["copy_messages"], batch.messages, _MESSAGE_COLUMNS)
-        _copy(cursor, sql["copy_prompts"], batch.prompts, _PROMPT_COLUMNS)
-        cursor.execute(sql["find_changed"])
-        cursor.execute(sql["find_changed_prompts"])
-        if not cursor.rowcount and not cursor.execute("select from pg_temp.stage_changed").rowcount:
-            return {}
-        cursor.execute(
-            "select bool_or(old_id is not null), array_agg(id) from pg_temp.stage_changed"
-        )
-        row = cursor.fetchone()
-        assert row is not None
-        replaces, changed = bool(row[0]), set(row[1])
-        _copy_texts(cursor, sql["copy_texts"], batch, changed)
-        if replaces:
-            generation = max(
-                (p.checkpoint.generation for p in batch.pieces if p.checkpoint), default=1
+        if batch.messages:
+            _copy(cursor, sql["copy_keys"], _KEY_COLUMNS, batch.messages, with_piece=True)
+            cursor.execute(sql["find_changed"])
+        if batch.prompts:
+            cursor.execute(
+                sql["find_new_prompts"],
+                {
+                    "ids": [row.id for _, row in batch.prompts],
+                    "pieces": [piece for piece, _ in batch.prompts],
+                    "ordinals": [row.ordinal for _, row in batch.prompts],
+                },
             )
-            cursor.execute(sql["retract_rewritten"], {"generation": generation})
-            cursor.execute(sql["retract_index"])
-            cursor.execute(sql["drop_index"])
-        cursor.execute(sql["upsert_messages"])
-        cursor.execute(sql["upsert_prompts"])
-        cursor.execute(sql["index_messages"])
-        cursor.execute(sql["index_prompts"])
+        changed = dict(cursor.execute(sql["changed"]).fetchall())
+        if not changed:
+            return {}
+        if any(changed.values()):
+            self._make_room(cursor, batch)
+        messages = _first_of_each(batch.messages, changed)
+        prompts = _first_of_each(batch.prompts, changed)
+        _copy(cursor, sql["copy_messages"], _MESSAGE_COLUMNS, messages)
+        _copy(cursor, sql["copy_prompts"], _PROMPT_COLUMNS, prompts)
+        _index(cursor, sql["index_messages"], [row for _, row in messages])
+        _index(cursor, sql["index_prompts"], [row for _, row in prompts])
         return {
             piece: (lines, rows)
             for piece, lines, rows in cursor.execute(sql["stored_lines"]).fetchall()
         }
+
+    def _make_room(self, cursor: psycopg.Cursor[Any], batch: Batch) -> None:
+        """Keep the texts that are about to be written over, and take their rows away."""
+        generation = max((p.checkpoint.generation for p in batch.pieces if p.checkpoint), default=1)
+        cursor.execute(self._sql["retract_rewritten"], {"generation": generation})
+        cursor.execute(self._sql["retract_index"])
+        cursor.execute(self._sql["drop_replaced"])
 
     def _retire(self, cursor: psycopg.Cursor[Any], pieces: list[Piece]) -> int:
         retired = 0
@@ -255,32 +268,55 @@ class _Kept:
             self._connection.rollback()
 
 
+Row = TypeVar("Row", MessageRow, PromptRow)
+
+
+def _first_of_each(
+    rows: Sequence[tuple[int, Row]], changed: Container[int]
+) -> list[tuple[int, Row]]:
+    """The rows to write, each once."""
+    kept: dict[int, tuple[int, Row]] = {}
+    for piece, row in rows:
+        if row.id in changed:
+            kept.setdefault(row.id, (piece, row))
+    return list(kept.values())
+
+
 def _copy(
     cursor: psycopg.Cursor[Any],
     statement: Any,
-    rows: list[tuple[int, MessageRow]] | list[tuple[int, PromptRow]],
     columns: tuple[str, ...],
+    rows: Sequence[tuple[int, MessageRow]] | Sequence[tuple[int, PromptRow]],
+    *,
+    with_piece: bool = False,
 ) -> None:
     if not rows:
         return
+    values = attrgetter(*columns)
     with cursor.copy(statement) as copy:
         for piece, row in rows:
-            copy.write_row((piece, *(getattr(row, name) for name in columns)))
+            copy.write_row((piece, *values(row)) if with_piece else values(row))
 
 
-def _copy_texts(
-    cursor: psycopg.Cursor[Any], statement: Any, batch: Batch, changed: set[int]
+def _index(
+    cursor: psycopg.Cursor[Any], statement: Any, rows: Sequence[MessageRow | PromptRow]
 ) -> None:
-    done: set[int] = set()
-    rows: list[MessageRow | PromptRow] = [row for _, row in batch.messages]
-    rows += [row for _, row in batch.prompts]
-    with cursor.copy(statement) as copy:
-        for row in rows:
-            if row.id not in changed or row.id in done:
-                continue
-            done.add(row.id)
-            for chunk, document in enumerate(documents(row.content)):
-                copy.write_row((row.id, chunk, document))
+    """Send the documents of rows, a bounded number of characters at a time."""
+    ids: list[int] = []
+    chunks: list[int] = []
+    texts: list[str] = []
+    size = 0
+    for row in rows:
+        for chunk, document in enumerate(documents(row.content)):
+            ids.append(row.id)
+            chunks.append(chunk)
+            texts.append(document)
+            size += len(document)
+            if size >= _INDEX_CHARS:
+                cursor.execute(statement, {"ids": ids, "chunks": chunks, "documents": texts})
+                ids, chunks, texts, size = [], [], [], 0
+    if ids:
+        cursor.execute(statement, {"ids": ids, "chunks": chunks, "documents": texts})
 
 
 def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:

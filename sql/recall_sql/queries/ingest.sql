@@ -1,8 +1,6 @@
 -- name: stage
--- Tables of one connection through which a batch is copied in: in memory, and not compressed, for
--- they live as long as a transaction.
-set temp_buffers = '64MB';
-create temp table if not exists stage_message (
+-- Keys and hashes of a batch's messages, and which of them are new or differ.
+create temp table if not exists stage_key (
     piece integer not null,
     session_key text not null,
     ordinal bigint not null,
@@ -11,36 +9,11 @@ create temp table if not exists stage_message (
     role text not null,
     kind text not null,
     ts timestamptz,
-    ts_origin text,
-    content text not null,
     content_hash bytea not null,
     copy_key bigint,
     project text,
-    branch text,
     tool text,
-    call_id text,
-    native_id text,
-    model text,
-    is_error boolean not null,
-    is_damaged boolean not null,
-    redactions integer not null
-) on commit delete rows;
-create temp table if not exists stage_prompt (
-    piece integer not null,
-    id bigint not null,
-    source text not null,
-    host text not null,
-    ordinal bigint not null,
-    session_key text,
-    project text,
-    ts timestamptz,
-    content text not null,
-    content_hash bytea not null
-) on commit delete rows;
-create temp table if not exists stage_text (
-    id bigint not null,
-    chunk smallint not null,
-    document text not null
+    is_error boolean not null
 ) on commit delete rows;
 create temp table if not exists stage_changed (
     id bigint primary key,
@@ -48,25 +21,27 @@ create temp table if not exists stage_changed (
     ordinal bigint not null,
     old_id bigint,
     rewritten boolean not null
-) on commit delete rows;
-alter table pg_temp.stage_text alter column document set storage external
+) on commit delete rows
+
+-- name: copy_keys
+-- Receive what identifies messages; their text follows only where it is needed.
+copy pg_temp.stage_key (
+    piece, session_key, ordinal, part, id, role, kind, ts, content_hash, copy_key, project, tool,
+    is_error
+) from stdin
 
 -- name: copy_messages
--- Receive message rows.
-copy pg_temp.stage_message (
-    piece, session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash,
-    copy_key, project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
+-- Store messages whose keys are not in the store, or not any more.
+copy recall.message (
+    session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash, copy_key,
+    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
 ) from stdin
 
 -- name: copy_prompts
--- Receive prompt rows.
-copy pg_temp.stage_prompt (
-    piece, id, source, host, ordinal, session_key, project, ts, content, content_hash
+-- Store prompts that are not in the store.
+copy recall.prompt (
+    id, source, host, ordinal, session_key, project, ts, content, content_hash
 ) from stdin
-
--- name: copy_texts
--- Receive search documents.
-copy pg_temp.stage_text (id, chunk, document) from stdin
 
 -- name: upsert_session
 -- One session; the trigger recall.merge_session keeps what the store knew.
@@ -85,12 +60,12 @@ on conflict (session_key) do update set
     started_at = excluded.started_at, ended_at = excluded.ended_at, path = excluded.path
 
 -- name: find_changed
--- Which staged messages are new or differ. Hashes are compared before any search vector is made:
--- making it first costs four times as much on a pass over known rows.
+-- Which staged messages are new or differ. Hashes are compared before any text is sent and any
+-- search vector is made: making it first costs four times as much on a pass over known rows.
 insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
 select distinct on (s.id)
     s.id, s.piece, s.ordinal, known.id, coalesce(known.content_hash <> s.content_hash, false)
-from pg_temp.stage_message s
+from pg_temp.stage_key s
 -- lateral with limit: one index probe a row, whatever the planner believes about temporary tables
 left join lateral (
     select m.id, m.content_hash, m.role, m.kind, m.ts, m.tool, m.copy_key, m.project, m.is_error
@@ -103,12 +78,17 @@ where known.id is null
         known.project, known.is_error)
     is distinct from (s.content_hash, s.role, s.kind, s.ts, s.tool, s.copy_key, s.project, s.is_error)
 
--- name: find_changed_prompts
--- Which staged prompts are new; a prompt's id comes from its content, so a known one is the same.
+-- name: find_new_prompts
+-- Which prompts are new; a prompt's id comes from its content, so a known one is the same.
 insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
 select distinct on (s.id) s.id, s.piece, s.ordinal, null, false
-from pg_temp.stage_prompt s
+from unnest(%(ids)s::bigint[], %(pieces)s::integer[], %(ordinals)s::bigint[])
+    s (id, piece, ordinal)
 where not exists (select from recall.prompt p where p.id = s.id)
+
+-- name: changed
+-- What is to be written, and whether it takes the place of something.
+select id, old_id is not null from pg_temp.stage_changed
 
 -- name: retract_rewritten
 -- Keep the old text of messages that are about to be written over.
@@ -143,66 +123,36 @@ join recall.message_text t on t.id = c.old_id
 where c.rewritten
 on conflict (id, chunk) do nothing
 
--- name: drop_index
--- Index rows of messages that are about to be written again.
-delete from recall.message_text t using pg_temp.stage_changed c where t.id = c.old_id
-
--- name: upsert_messages
--- Store what is new or different.
-insert into recall.message (
-    session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash, copy_key,
-    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
+-- name: drop_replaced
+-- Make room for messages that are about to be written again.
+with text as (
+    delete from recall.message_text t using pg_temp.stage_changed c where t.id = c.old_id
 )
-select
-    s.session_key, s.ordinal, s.part, s.id, s.role, s.kind, s.ts, s.ts_origin, s.content,
-    s.content_hash, s.copy_key, s.project, s.branch, s.tool, s.call_id, s.native_id, s.model,
-    s.is_error, s.is_damaged, s.redactions
-from pg_temp.stage_message s
-join pg_temp.stage_changed c on c.id = s.id
-on conflict (session_key, ordinal, part) do update set
-    role = excluded.role, kind = excluded.kind, ts = excluded.ts, ts_origin = excluded.ts_origin,
-    content = excluded.content, content_hash = excluded.content_hash,
-    copy_key = excluded.copy_key, project = excluded.project, branch = excluded.branch,
-    tool = excluded.tool, call_id = excluded.call_id, native_id = excluded.native_id,
-    model = excluded.model, is_error = excluded.is_error, is_damaged = excluded.is_damaged,
-    redactions = excluded.redactions
-
--- name: upsert_prompts
--- Store new prompts.
-insert into recall.prompt (
-    id, source, host, ordinal, session_key, project, ts, content, content_hash
-)
-select distinct on (s.id)
-    s.id, s.source, s.host, s.ordinal, s.session_key, s.project, s.ts, s.content, s.content_hash
-from pg_temp.stage_prompt s
-join pg_temp.stage_changed c on c.id = s.id
-order by s.id, s.ordinal
-on conflict (id) do nothing
+delete from recall.message m using pg_temp.stage_changed c where m.id = c.old_id
 
 -- name: index_messages
--- Make the search vectors of what was stored.
+-- Make the search vectors of documents of stored messages.
 insert into recall.message_text (
     id, chunk, ts, source, host, project, role, kind, tool, session_key, tsv
 )
 select
-    s.id, x.chunk, s.ts, split_part(s.session_key, ':', 1), split_part(s.session_key, ':', 2),
-    s.project, s.role, s.kind, s.tool, s.session_key, recall.index_document(x.document)
-from pg_temp.stage_changed c
-join pg_temp.stage_message s on s.id = c.id
-join pg_temp.stage_text x on x.id = c.id
+    s.id, d.chunk, s.ts, split_part(s.session_key, ':', 1), split_part(s.session_key, ':', 2),
+    s.project, s.role, s.kind, s.tool, s.session_key, recall.index_document(d.document)
+from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
+    d (id, chunk, document)
+join (select distinct on (id) * from pg_temp.stage_key) s on s.id = d.id
 
 -- name: index_prompts
--- Make the search vectors of new prompts.
+-- Make the search vectors of documents of stored prompts.
 insert into recall.message_text (
     id, chunk, ts, source, host, project, role, kind, tool, session_key, tsv
 )
-select distinct on (s.id, x.chunk)
-    s.id, x.chunk, s.ts, s.source, s.host, s.project, 'user', 'prompt', null, s.session_key,
-    recall.index_document(x.document)
-from pg_temp.stage_changed c
-join pg_temp.stage_prompt s on s.id = c.id
-join pg_temp.stage_text x on x.id = c.id
-on conflict (id, chunk) do nothing
+select
+    p.id, d.chunk, p.ts, p.source, p.host, p.project, 'user', 'prompt', null, p.session_key,
+    recall.index_document(d.document)
+from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
+    d (id, chunk, document)
+join recall.prompt p on p.id = d.id
 
 -- name: retire
 -- Messages in a range that was read again and that did not come again: the client took them back.
@@ -211,7 +161,7 @@ with gone as (
     where m.session_key = %(session_key)s
         and m.ordinal >= %(first)s and (%(last)s::bigint is null or m.ordinal < %(last)s::bigint)
         and not exists (
-            select from pg_temp.stage_message s
+            select from pg_temp.stage_key s
             where s.session_key = m.session_key and s.ordinal = m.ordinal and s.part = m.part
         )
     returning m.*
