@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import time
@@ -18,7 +19,7 @@ import zstandard
 
 from recall.errors import SourceError
 from recall.jsontext import MalformedLine, loads
-from recall_ingester.checkpoint import Checkpoint, Reason, Stat, judge
+from recall_ingester.checkpoint import ANCHOR_BYTES, Checkpoint, Reason, Stat, judge
 from recall_ingester.pipeline import RowBuilder
 from recall_ingester.plan import Claims, Plan, Work, make_plan
 from recall_ingester.read_file import FileReader
@@ -262,7 +263,7 @@ def _first_checkpoint(
         return Checkpoint(item.key, item.source.name, None, stat), "new"
     natural = item.file.natural_id or _id_inside(item, opened, run.options.max_line_bytes)
     external_id, taken_over = run.claims.claim(
-        item.source.name, natural or item.file.relative, item.file
+        natural or item.file.relative, item.file, lambda owner: _begins_as(item, opened, owner)
     )
     key = RowBuilder(
         source=item.source.name, host=run.options.host, path=item.key, redact_secrets=False
@@ -271,6 +272,18 @@ def _first_checkpoint(
         run.new_sessions.add(key)
     checkpoint = Checkpoint(item.key, item.source.name, key, stat, rereading=taken_over)
     return checkpoint, "moved" if taken_over else "new"
+
+
+def _begins_as(item: Work, opened: IO[bytes], owner: Checkpoint) -> bool:
+    """Whether a file begins with the bytes that were read from another one."""
+    width = min(ANCHOR_BYTES, owner.byte_offset)
+    stream = decompressed(opened) if item.file.compressed else opened
+    head = b""
+    while len(head) < width and (piece := stream.read(width - len(head))):
+        head += piece
+    opened.seek(0)
+    # A compressed file has no anchor; its name, made of date and id, has to do.
+    return owner.head_hash == b"" or hashlib.sha256(head).digest() == owner.head_hash
 
 
 def _id_inside(item: Work, opened: IO[bytes], max_line_bytes: int) -> str | None:

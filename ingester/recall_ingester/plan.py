@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -115,31 +115,43 @@ def _reason(error: OSError) -> str:
 class Claims:
     """Which file owns which session id, so that two files never write the same rows.
 
-    The first file to claim an id keeps it. A second one, whose owner still exists, is a copy of its
-    own and gets an id with a suffix made from where it lies; if the owner is gone, the file was
-    moved, archived or compressed, and the session goes on under its old key.
+    The first file to claim an id keeps it. A second one is a copy of its own and gets an id with a
+    suffix made from where it lies. Only if the owner is gone and the new file begins with the same
+    bytes was the file moved, archived or compressed; then the session goes on under its old key.
     """
 
     def __init__(self, host: str, known: Mapping[str, Checkpoint]) -> None:
         self._host = host
         self._lock = Lock()
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, Checkpoint | None] = {}
         for path, checkpoint in known.items():
             if checkpoint.session_key:
                 current = self._owners.get(checkpoint.session_key)
-                if current is None or not os.path.lexists(current):
-                    self._owners[checkpoint.session_key] = path
+                if current is None or not os.path.lexists(current.path):
+                    self._owners[checkpoint.session_key] = known[path]
 
-    def claim(self, source: str, external_id: str, file: SourceFile) -> tuple[str, bool]:
-        """The session id for a file never read before, and whether it takes over stored rows."""
-        path = path_key(file.path)
+    def claim(
+        self, external_id: str, file: SourceFile, continues: Callable[[Checkpoint], bool]
+    ) -> tuple[str, bool]:
+        """The session id for a file never read before, and whether it takes over stored rows.
+
+        ``continues`` says whether the file begins as the one of a checkpoint did.
+        """
         with self._lock:
-            key = session_key(source, self._host, external_id)
-            owner = self._owners.get(key)
-            if owner is not None and os.path.lexists(owner):
-                digest = hashlib.sha256(file.relative.encode("utf-8", "surrogatepass")).hexdigest()
-                external_id = f"{external_id}@{digest[:8]}"
-                key = session_key(source, self._host, external_id)
-                owner = self._owners.get(key)
-            self._owners[key] = path
-            return external_id, owner is not None
+            for candidate in (external_id, f"{external_id}@{_place(file)}"):
+                key = session_key(file.source, self._host, candidate)
+                if key not in self._owners:
+                    self._owners[key] = None
+                    return candidate, False
+                owner = self._owners[key]
+                gone = owner is not None and not os.path.lexists(owner.path)
+                if gone and owner is not None and continues(owner):
+                    self._owners[key] = None
+                    return candidate, True
+            # The copy beside the original was replaced by yet another one.
+            digest = hashlib.sha256(path_key(file.path).encode()).hexdigest()[:16]
+            return f"{external_id}@{digest}", True
+
+
+def _place(file: SourceFile) -> str:
+    return hashlib.sha256(file.relative.encode("utf-8", "surrogatepass")).hexdigest()[:8]

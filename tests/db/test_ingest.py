@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from recall.errors import UsageError
 from recall.identity import Identity
@@ -219,6 +220,38 @@ def test_two_live_files_of_one_id_never_write_over_each_other(
     keys = [row[0] for row in rows(database, "select session_key from recall.session order by 1")]
     assert keys[0] == KEY
     assert keys[1].startswith(f"{KEY}@")
+
+
+def test_archived_and_compressed_log_goes_on_under_its_session(
+    database: str, tmp_path: Path
+) -> None:
+    thread = "0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+    plain = tmp_path / "sessions" / f"rollout-2026-08-01T11-00-00-{thread}.jsonl"
+    plain.parent.mkdir()
+    message = {"type": "event_msg", "payload": {"type": "user_message", "message": "pack me"}}
+    plain.write_bytes(json.dumps(message).encode() + b"\n")
+    ingest(database, tmp_path, "codex")
+    packed = tmp_path / "archived_sessions" / f"{plain.name}.zst"
+    packed.parent.mkdir()
+    packed.write_bytes(zstandard.compress(plain.read_bytes(), 3))
+    plain.unlink()
+    summary = ingest(database, tmp_path, "codex")
+    assert (summary.stored, summary.merged, summary.retired) == (0, 1, 0)
+    assert rows(database, "select external_id from recall.session") == [(thread,)]
+
+
+def test_other_file_of_the_id_of_a_gone_one_does_not_write_over_it(
+    database: str, root: Path, log: Path
+) -> None:
+    log.write_bytes(line("the only copy", 1))
+    ingest(database, root)
+    log.unlink()
+    other = log.parent.parent / "-home-dev-other" / log.name
+    other.parent.mkdir()
+    other.write_bytes(line("something else", 2))
+    summary = ingest(database, root)
+    assert (summary.stored, summary.retired) == (1, 0)
+    assert contents(database) == ["something else", "the only copy"]
 
 
 def test_a_bad_line_costs_one_line(database: str, root: Path, log: Path) -> None:
