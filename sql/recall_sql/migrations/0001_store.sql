@@ -134,9 +134,9 @@ create table recall.message_text (
 alter table recall.message_text alter column tsv set statistics 1000;
 -- Search vectors hardly compress; trying costs a tenth of the ingest and every ranking.
 alter table recall.message_text alter column tsv set storage external;
--- The pending list is cleaned at the end of each sync; it must not grow without bound between.
-create index message_text_tsv on recall.message_text using gin (tsv)
-    with (fastupdate = on, gin_pending_list_limit = 4096);
+-- The pending list is cleaned at the end of each sync; between, gin_pending_list_limit bounds it: the
+-- server's 4 MB, or what the ingester sets for its own connections.
+create index message_text_tsv on recall.message_text using gin (tsv) with (fastupdate = on);
 create index message_text_ts on recall.message_text (ts desc nulls last, id desc);
 create index message_text_source on recall.message_text (source, ts desc nulls last);
 create index message_text_project on recall.message_text (project, ts desc nulls last);

