@@ -131,6 +131,7 @@ def run_pass(
             unreadable=plan.unreadable,
         )
         run.beat(main)
+        main.begin(run.total_bytes)
         _run_workers(run, plan.work, sinks)
         _note_absences(main, plan, known)
         main.finish(run.new_sessions, wrote=summary.messages)

@@ -413,3 +413,44 @@ def test_pass_that_dies_between_batches_goes_on_where_the_store_stands(
     assert everything(database) == everything(reference)
     counts = "select lines_seen, lines_stored from recall.ingest_state"
     assert rows(database, counts) == [(5_000, 5_000)]
+
+
+def has_text_index(url: str) -> bool:
+    return bool(rows(url, "select to_regclass('recall.message_text_tsv') is not null")[0][0])
+
+
+def test_first_large_pass_builds_the_text_index_at_its_end(
+    database: str, root: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recall_ingester.sinks.postgres._BULK_BYTES", 1)
+    seen: list[bool] = []
+
+    class Watching(PostgresSink):
+        def write(self, batch):  # type: ignore[no-untyped-def]
+            seen.append(has_text_index(database))
+            return super().write(batch)
+
+    log.write_bytes(line("one", 1))
+    ingest(database, root, sink=Watching)
+    assert has_text_index(database)
+    with log.open("ab") as file:
+        file.write(line("two", 2))
+    ingest(database, root, sink=Watching)
+    assert seen == [False, True]
+
+
+def test_text_index_that_a_dead_pass_left_out_is_built_by_the_next(
+    database: str, root: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recall_ingester.sinks.postgres._BULK_BYTES", 1)
+
+    class Dying(PostgresSink):
+        def finish(self, session_keys, *, wrote):  # type: ignore[no-untyped-def]
+            raise KeyboardInterrupt
+
+    log.write_bytes(line("one", 1))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(database, root, sink=Dying)
+    assert not has_text_index(database)
+    ingest(database, root)
+    assert has_text_index(database)

@@ -81,6 +81,10 @@ class Sink(Protocol):
         """How far every file of this host was read, by path."""
         ...
 
+    def begin(self, expected_bytes: int) -> None:
+        """Prepare for a pass that reads about so many bytes of logs; ``finish`` ends it."""
+        ...
+
     def write(self, batch: Batch) -> Written:
         """Store a batch and its checkpoints together. Sending it again changes nothing."""
         ...

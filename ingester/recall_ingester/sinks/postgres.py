@@ -26,6 +26,8 @@ from recall_sql.loader import load
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 6
+#: From this many bytes of logs on, an empty store gets its text index after the pass.
+_BULK_BYTES = 20_000_000
 #: Characters of documents in one statement.
 _INDEX_CHARS = 4_000_000
 _MESSAGE_COLUMNS = (
@@ -69,6 +71,18 @@ class PostgresSink:
                 self._sql["checkpoints"], {"host": self._identity.host}
             ).fetchall()
         return {row[0]: _checkpoint(row) for row in rows}
+
+    def begin(self, expected_bytes: int) -> None:
+        """Put off the text index if this pass fills an empty store; :meth:`finish` builds it.
+
+        Until then searches read the table. A pass that dies leaves that to the next one.
+        """
+        if expected_bytes < _BULK_BYTES:
+            return
+        with translate_errors(), self._open() as connection:
+            row = connection.execute(self._sql["is_empty"]).fetchone()
+            if row is not None and row[0]:
+                connection.execute(self._sql["drop_text_index"])
 
     def write(self, batch: Batch) -> Written:
         """Store a batch in one transaction; what may succeed later is tried again with back-off."""
@@ -218,6 +232,9 @@ class PostgresSink:
             if keys:
                 connection.execute(self._sql["link_copies"], {"session_keys": keys})
                 connection.commit()
+            connection.execute("set local maintenance_work_mem = '256MB'")
+            connection.execute(self._sql["build_text_index"])
+            connection.commit()
             if wrote:
                 connection.execute(self._sql["clean_pending"])
                 connection.commit()

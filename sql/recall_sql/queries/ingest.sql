@@ -264,6 +264,19 @@ where host = %(host)s and path = any(%(paths)s) and size = 0 and lines_seen = 0
 -- Sessions that begin with another session's messages and name no parent.
 select recall.link_copies(%(session_keys)s)
 
+-- name: is_empty
+-- Whether nothing is stored yet.
+select not exists (select from recall.message_text)
+
+-- name: drop_text_index
+-- Before a first large pass: building the index once is a third of the work of keeping it.
+drop index if exists recall.message_text_tsv
+
+-- name: build_text_index
+-- The text index, where it is not there: after such a pass, or after one that did not reach its end.
+create index if not exists message_text_tsv on recall.message_text using gin (tsv)
+    with (fastupdate = on)
+
 -- name: clean_pending
 -- Merge the pending list of the text index, so that searches do not read it.
 select gin_clean_pending_list('recall.message_text_tsv')
