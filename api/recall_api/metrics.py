@@ -223,8 +223,10 @@ def _pending(connection: Connection) -> list[Metric]:
     if not schemas:
         return []
     statement = sql.SQL(
-        "select pending_pages from {}.pgstatginindex('recall.message_text_tsv'::regclass)"
+        "select p.pending_pages from to_regclass('recall.message_text_tsv') i (name)"
+        " cross join lateral {}.pgstatginindex(i.name) p where i.name is not null"
     ).format(sql.Identifier(schemas[0]["name"]))
-    pages = fetch(connection, statement, {})[0]["pending_pages"]
+    found = fetch(connection, statement, {})  # a first large pass has no text index yet
     about = "Pages of the pending list of the text index."
-    return [_gauge("recall_text_index_pending_pages", about, (), [((), pages)])]
+    samples = [((), row["pending_pages"]) for row in found]
+    return [_gauge("recall_text_index_pending_pages", about, (), samples)]

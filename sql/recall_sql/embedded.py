@@ -274,8 +274,12 @@ class EmbeddedServer:
             ).fetchone()
             exists, vector = row or (False, None)
             _check_pgvector(vector)
-            if not exists:
-                conn.execute(f"create database {_DATABASE}")
+            if exists:
+                return
+            conn.execute(f"create database {_DATABASE}")
+        with connect(self.url, application="recall start", autocommit=True) as conn:
+            # for the metric of the text index's pending list
+            conn.execute("create extension if not exists pgstattuple schema public")
 
     def _connect_when_ready(self) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect; wait while the server, started by a process that was killed, still recovers."""
