@@ -82,8 +82,9 @@ class SessionDraft:
 class Parsed:
     """What one record became.
 
-    Exactly one of these holds: it gave messages or prompts; it told something about the session
-    (``session_info``); or ``skipped`` names why it holds nothing to store.
+    At least one of these holds: it gave messages or prompts; it told something about the session
+    (``session_info``, as a title does besides being a message); or ``skipped`` names why it holds
+    nothing to store.
     """
 
     messages: list[Message] = field(default_factory=list)

@@ -19,6 +19,7 @@ import zstandard
 
 from recall.errors import SourceError
 from recall.jsontext import MalformedLine, loads
+from recall.keys import session_key
 from recall_ingester.checkpoint import ANCHOR_BYTES, Checkpoint, Reason, Stat, judge
 from recall_ingester.pipeline import RowBuilder
 from recall_ingester.plan import Claims, Plan, Work, make_plan
@@ -266,9 +267,7 @@ def _first_checkpoint(
     external_id, taken_over = run.claims.claim(
         natural or item.file.relative, item.file, lambda owner: _begins_as(item, opened, owner)
     )
-    key = RowBuilder(
-        source=item.source.name, host=run.options.host, path=item.key, redact_secrets=False
-    ).key(external_id)
+    key = session_key(item.source.name, run.options.host, external_id)
     with run.lock:
         run.new_sessions.add(key)
     checkpoint = Checkpoint(item.key, item.source.name, key, stat, rereading=taken_over)

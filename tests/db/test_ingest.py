@@ -14,6 +14,7 @@ import zstandard
 from recall.errors import UsageError
 from recall.identity import Identity
 from recall_ingester.sinks.postgres import PostgresSink
+from recall_sql.connection import connect
 from tests.db.ingesting import HOST, IDENTITY, contents, everything, ingest, rows
 
 SESSION = "11111111-2222-4333-8444-555555555555"
@@ -454,3 +455,17 @@ def test_text_index_that_a_dead_pass_left_out_is_built_by_the_next(
     assert not has_text_index(database)
     ingest(database, root)
     assert has_text_index(database)
+
+
+def test_ordinary_pass_does_not_wait_for_a_vacuum_of_the_text_index(
+    database: str, root: Path, log: Path
+) -> None:
+    log.write_bytes(line("one", 1))
+    ingest(database, root)
+    with connect(database, application="tests") as other:
+        other.execute("lock table recall.message_text in share update exclusive mode")
+        with connect(database, application="tests", autocommit=True) as admin:
+            admin.execute(f"alter database {admin.info.dbname} set lock_timeout = '1s'")
+        with log.open("ab") as file:
+            file.write(line("two", 2))
+        assert ingest(database, root).stored == 1

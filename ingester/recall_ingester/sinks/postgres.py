@@ -80,9 +80,12 @@ class PostgresSink:
         if expected_bytes < _BULK_BYTES:
             return
         with translate_errors(), self._open() as connection:
-            row = connection.execute(self._sql["is_empty"]).fetchone()
-            if row is not None and row[0]:
+            if self._tells(connection, "is_empty"):
                 connection.execute(self._sql["drop_text_index"])
+
+    def _tells(self, connection: psycopg.Connection[Any], question: str) -> bool:
+        row = connection.execute(self._sql[question]).fetchone()
+        return row is not None and bool(row[0])
 
     def write(self, batch: Batch) -> Written:
         """Store a batch in one transaction; what may succeed later is tried again with back-off."""
@@ -232,9 +235,10 @@ class PostgresSink:
             if keys:
                 connection.execute(self._sql["link_copies"], {"session_keys": keys})
                 connection.commit()
-            connection.execute("set local maintenance_work_mem = '256MB'")
-            connection.execute(self._sql["build_text_index"])
-            connection.commit()
+            if not self._tells(connection, "has_text_index"):
+                connection.execute("set local maintenance_work_mem = '256MB'")
+                connection.execute(self._sql["build_text_index"])
+                connection.commit()
             if wrote:
                 connection.execute(self._sql["clean_pending"])
                 connection.commit()

@@ -268,6 +268,11 @@ select recall.link_copies(%(session_keys)s)
 -- Whether nothing is stored yet.
 select not exists (select from recall.message_text)
 
+-- name: has_text_index
+-- Asked first, because `create index if not exists` takes the lock of a build in any case, and a
+-- vacuum of the table would have to give way to each pass.
+select to_regclass('recall.message_text_tsv') is not null
+
 -- name: drop_text_index
 -- Before a first large pass: building the index once is a third of the work of keeping it.
 drop index if exists recall.message_text_tsv
