@@ -16,10 +16,14 @@ from typing import Any
 
 import platformdirs
 
+from recall.declared import DeclaredSource, read_declared
 from recall.errors import ConfigError
 
 #: Variables that belong to clients or to tests and are not settings.
 _NOT_SETTINGS = frozenset({"RECALL_TEST_POINT"})
+
+#: What a column of the ledger can be; `id` and `summary` cannot be left out.
+LEDGER_ROLES = ("id", "session", "time", "project", "title", "summary")
 
 
 def _default_home() -> Path:
@@ -38,6 +42,14 @@ def _optional_text(value: object) -> str | None:
 
 def _path(value: object) -> Path:
     return Path(_text(value)).expanduser().absolute()
+
+
+def _optional_path(value: object) -> Path | None:
+    return _path(value) if _text(value) else None
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    return tuple(_path(item) for item in _names(value))
 
 
 def _whole(least: int, most: int) -> Callable[[object], int]:
@@ -67,6 +79,20 @@ def _names(value: object) -> tuple[str, ...]:
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a list of texts")
     return tuple(item.strip() for item in items if item.strip())
+
+
+def _columns(value: object) -> tuple[str, ...]:
+    pairs = [item.partition("=") for item in _names(value)]
+    roles = [role.strip() for role, _, _ in pairs]
+    for role, (_, equals, column) in zip(roles, pairs, strict=True):
+        if not equals or role not in LEDGER_ROLES:
+            raise ValueError(f"must be a list of `role=column`; roles: {', '.join(LEDGER_ROLES)}")
+        if not column.strip() and role in ("id", "summary"):
+            raise ValueError(f"must name a column for `{role}`")
+    if len(set(roles)) < len(roles):
+        raise ValueError("must name each role once")
+    columns = (column.strip() for _, _, column in pairs)
+    return tuple(f"{role}={column}" for role, column in zip(roles, columns, strict=True))
 
 
 def _option(
@@ -122,6 +148,40 @@ class Settings:
         _whole(1, 600), 10, "How long one search may take before it answers with what it has."
     )
     log_level: str = _option(_text, "warning", "debug, info, warning or error.")
+    ledger_path: Path | None = _option(
+        _optional_path, None, "SQLite database of a work ledger: one summary row for each session."
+    )
+    ledger_table: str = _option(_text, "ledger", "Table of the ledger in `ledger_path`.")
+    ledger_columns: tuple[str, ...] = _option(
+        _columns,
+        (),
+        "Columns of the ledger as `role=column`, where they differ from id=id, session=session_id, "
+        "time=created_at, project=project, title=title, summary=summary; `title=` says that there "
+        "is none. Every other column is kept in the fields of the entry.",
+    )
+    memory_paths: tuple[Path, ...] = _option(
+        _paths, (), "Files and folders of agents' memories, besides those of the known clients."
+    )
+    keep_raw: bool = _option(
+        _flag,
+        True,
+        "Keep the original bytes of every session log, compressed, so that they can be restored "
+        "and read again by a later version.",
+    )
+    max_document_bytes: int = _option(
+        _whole(1_048_576, 4_294_967_296),
+        134_217_728,
+        "A larger file of the kinds that are read as a whole is not parsed: it is listed as a "
+        "problem, and its bytes are kept.",
+    )
+    reconcile_every_hours: int = _option(
+        _whole(1, 8_760),
+        24,
+        "How often the sessions of a database that changed are all compared, to see edits that "
+        "move no watermark.",
+    )
+    #: The ``[[source]]`` tables; no setting of the environment, and no row of the reference.
+    declared_sources: tuple[DeclaredSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +206,7 @@ def options() -> list[Option]:
             secret=item.metadata["secret"],
         )
         for item in fields(Settings)
+        if "read" in item.metadata
     ]
 
 
@@ -157,14 +218,17 @@ def load_settings(env: Mapping[str, str] | None = None) -> Settings:
     from_env = _environment(env, known)
     home = _convert("home", *from_env["home"]) if "home" in from_env else _default_home()
     file = home / "config.toml"
-    for name, value in _read_file(file).items():
+    tables = _read_file(file)
+    declared = read_declared(tables.pop("source", []), file)
+    for name, value in tables.items():
         if name not in known or name == "home":
             raise ConfigError(
                 f"unknown setting `{name}` in `{file}`", hint="see docs/reference/settings.md"
             )
         given[name] = (value, f"`{name}` in `{file}`")
     given.update(from_env)
-    return Settings(**{name: _convert(name, value, at) for name, (value, at) in given.items()})
+    values = {name: _convert(name, value, at) for name, (value, at) in given.items()}
+    return Settings(**values, declared_sources=declared)
 
 
 def _environment(

@@ -7,9 +7,10 @@ sink. Rows hold only plain values, so they can go by COPY or as JSON over HTTP u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["user", "assistant", "tool", "system"]
 
@@ -25,6 +26,9 @@ Kind = Literal[
 ]
 
 Relation = Literal["subagent", "fork", "resume", "spill"]
+
+#: Where a note stands: in the work ledger, or in an agent's memory.
+Shelf = Literal["ledger", "memory"]
 
 #: Where a message's time comes from: its own record, or the record before it in the file.
 TimeOrigin = Literal["record", "previous"]
@@ -49,6 +53,9 @@ class Message:
     model: str | None = None
     is_error: bool = False
     copy_scope: str | None = None
+    #: False for a message on a branch that the conversation left (a regenerated answer, an edited
+    #: question). It stays an ordinary message, and readers are told.
+    on_active_branch: bool = True
 
 
 @dataclass(slots=True)
@@ -59,6 +66,24 @@ class Prompt:
     ts: datetime | None
     session_id: str | None = None
     project: str | None = None
+
+
+@dataclass(slots=True)
+class Note:
+    """One entry of a work ledger or of an agent's memory.
+
+    ``key`` names the entry inside its file or table; a changed text under the same key is a new
+    version of it. ``fields`` holds what else the client keeps about it, as small JSON.
+    """
+
+    shelf: Shelf
+    key: str
+    text: str
+    title: str | None = None
+    ts: datetime | None = None
+    session_id: str | None = None
+    project: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -82,13 +107,14 @@ class SessionDraft:
 class Parsed:
     """What one record became.
 
-    At least one of these holds: it gave messages or prompts; it told something about the session
-    (``session_info``, as a title does besides being a message); or ``skipped`` names why it holds
-    nothing to store.
+    At least one of these holds: it gave messages, prompts or notes; it told something about the
+    session (``session_info``, as a title does besides being a message); or ``skipped`` names why it
+    holds nothing to store.
     """
 
     messages: list[Message] = field(default_factory=list)
     prompts: list[Prompt] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     session_info: bool = False
     skipped: str | None = None
     ts: datetime | None = None
@@ -145,6 +171,30 @@ class MessageRow:
     is_error: bool
     is_damaged: bool
     redactions: int
+    on_active_branch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRow:
+    """One version of a ledger entry or memory; its id comes from its place and its content.
+
+    ``session_id`` is the client's own id: a ledger does not say which client's session it means.
+    """
+
+    shelf: Shelf
+    id: int
+    source: str
+    host: str
+    path: str
+    entry_key: str
+    ordinal: int
+    session_id: str | None
+    project: str | None
+    title: str | None
+    ts: datetime | None
+    content: str
+    content_hash: bytes
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +228,22 @@ class QuarantineRow:
     sha256: bytes
     raw: bytes | None
     salvaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpan:
+    """Original bytes ``[byte_offset, byte_offset + byte_length)`` of one file, compressed.
+
+    ``hash`` is 32 bytes of BLAKE2b over the original bytes and names them in the store, where equal
+    spans are kept once. ``codec`` is ``zstd``, or ``none`` where compressing gained nothing.
+    ``unfinished`` marks bytes behind the last complete line: the next read brings them again.
+    """
+
+    path: str
+    generation: int
+    byte_offset: int
+    byte_length: int
+    hash: bytes
+    codec: str
+    data: bytes
+    unfinished: bool = False
