@@ -82,6 +82,16 @@ class Checkpoint:
     counts: Counts = field(default_factory=Counts)
     missing: bool = False
     unreadable: str | None = None
+    #: What the file is, as its source described it (label, shape, ...), so that its kept bytes can
+    #: be parsed when it is gone.
+    described: Mapping[str, Any] | None = None
+    #: Of a session in a database or folder: the path of that.
+    container: str | None = None
+    #: Length of the beginning of the file whose original bytes are kept.
+    raw_bytes: int = 0
+    #: The bytes behind ``byte_offset`` at the last read, which were no complete line.
+    unfinished_length: int = 0
+    unfinished_hash: bytes = b""
 
     def restart(self, stat: Stat) -> Checkpoint:
         """The checkpoint from which a rewritten file is read from zero."""
@@ -97,15 +107,25 @@ class Checkpoint:
             parser_state=None,
             counts=Counts(),
             unreadable=None,
+            raw_bytes=0,
+            unfinished_length=0,
+            unfinished_hash=b"",
         )
 
 
-def is_unchanged(known: Checkpoint, now: Stat) -> bool:
-    """Whether a file need not be opened at all."""
-    return known.stat == now and known.unreadable is None
+def is_unchanged(known: Checkpoint, now: Stat, *, keep_raw: bool) -> bool:
+    """Whether a file need not be opened at all: nothing about it changed, and its original bytes
+    are kept as far as they should be."""
+    return known.stat == now and known.unreadable is None and (not keep_raw or has_raw(known))
 
 
-def judge(known: Checkpoint, file: IO[bytes], now: Stat) -> Reason | None:
+def has_raw(known: Checkpoint) -> bool:
+    """Whether the original bytes are kept of all that was read. A file that the client compressed
+    is smaller than the place in its content."""
+    return known.raw_bytes >= min(known.byte_offset, known.stat.size)
+
+
+def judge(known: Checkpoint, file: IO[bytes], now: Stat, *, keep_raw: bool = True) -> Reason | None:
     """Why a file that differs from its checkpoint must be read, or ``None`` if only its inode data
     changed (a new link, a new mode) and its content did not.
 
@@ -116,12 +136,28 @@ def judge(known: Checkpoint, file: IO[bytes], now: Stat) -> Reason | None:
         return "truncated"
     if anchors(file, known.byte_offset) != (known.head_hash, known.tail_hash):
         return "rewritten" if now.inode == known.stat.inode else "replaced"
+    if not _unfinished_stands(known, file):
+        return "rewritten"
     if now.size == known.stat.size and now.mtime_ns != known.stat.mtime_ns:
         # Same size and a new time: nothing was appended, so something inside may have changed.
         return "rewritten"
-    if now.size == known.stat.size and not known.rereading and known.unreadable is None:
+    settled = not known.rereading and known.unreadable is None
+    if now.size == known.stat.size and settled and (not keep_raw or has_raw(known)):
         return None
     return "append"
+
+
+def _unfinished_stands(known: Checkpoint, file: IO[bytes]) -> bool:
+    """Whether what stood behind the last complete line is still there, be it finished or not."""
+    digest = hashlib.sha256()
+    at, end = known.byte_offset, known.byte_offset + known.unfinished_length
+    while at < end:
+        piece = os.pread(file.fileno(), min(1 << 20, end - at), at)
+        if not piece:
+            return False
+        digest.update(piece)
+        at += len(piece)
+    return known.unfinished_length == 0 or digest.digest() == known.unfinished_hash
 
 
 def anchors(file: IO[bytes], byte_offset: int) -> tuple[bytes, bytes]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from recall import keys
 from recall.hygiene import clean
-from recall.records import Message, MessageRow, Parsed, Prompt, PromptRow, SessionDraft, SessionRow
+from recall.records import (
+    Message,
+    MessageRow,
+    Note,
+    NoteRow,
+    Parsed,
+    Prompt,
+    PromptRow,
+    SessionDraft,
+    SessionRow,
+)
 from recall_ingester.redact import redact
 
 _FIELD_CHARS = 500
@@ -98,6 +110,7 @@ class RowBuilder:
             is_error=message.is_error,
             is_damaged=damaged or replaced,
             redactions=redactions,
+            on_active_branch=message.on_active_branch,
         )
 
     def prompts(self, prompts: list[Prompt], *, ordinal: int) -> list[PromptRow]:
@@ -120,6 +133,44 @@ class RowBuilder:
             content=content,
             content_hash=digest,
         )
+
+    def notes(self, notes: list[Note], *, ordinal: int) -> list[NoteRow]:
+        """The rows of the notes of one record."""
+        return [self._note(note, ordinal) for note in notes]
+
+    def _note(self, note: Note, ordinal: int) -> NoteRow:
+        content, _ = self._safe(note.text)
+        title = self._safe(note.title)[0] if note.title else None
+        key = _field(note.key) or ""
+        digest = keys.content_hash(content)
+        return NoteRow(
+            shelf=note.shelf,
+            id=keys.stable_id(
+                "note", note.shelf, self._source, self._host, self._path, key, digest.hex()
+            ),
+            source=self._source,
+            host=self._host,
+            path=self._path,
+            entry_key=key,
+            ordinal=ordinal,
+            session_id=_field(note.session_id),
+            project=_field(note.project),
+            title=title,
+            ts=note.ts,
+            content=content,
+            content_hash=digest,
+            fields=self._safe_json(note.fields),
+        )
+
+    def _safe_json(self, value: Any) -> Any:
+        """JSON whose texts are clean and redacted."""
+        if isinstance(value, str):
+            return self._safe(value)[0]
+        if isinstance(value, Mapping):
+            return {self._safe(str(key))[0]: self._safe_json(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._safe_json(item) for item in value]
+        return value
 
     def _safe(self, text: str) -> tuple[str, bool]:
         content, replaced, _ = self._safe_counted(text)

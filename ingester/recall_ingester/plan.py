@@ -16,13 +16,18 @@ from recall_ingester.sources.base import Source, SourceFile
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One file that may hold something new. ``known`` is ``None`` for a file never read before."""
+    """One file that may hold something new. ``known`` is ``None`` for a file never read before.
+
+    ``companions`` says how the files beside it were when the plan was made: size and time of each,
+    ``None`` for one that is not there.
+    """
 
     source: Source
     file: SourceFile
     key: str
     known: Checkpoint | None
     size: int
+    companions: list[list[int] | None] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -42,7 +47,10 @@ class Plan:
 
 
 def make_plan(
-    sources: Sequence[tuple[Source, Sequence[Path]]], known: Mapping[str, Checkpoint]
+    sources: Sequence[tuple[Source, Sequence[Path]]],
+    known: Mapping[str, Checkpoint],
+    *,
+    keep_raw: bool = True,
 ) -> Plan:
     """Look at every root. A root that does not exist holds nothing; one that cannot be listed, and
     everything below it, stays as it was: unreadable is not empty."""
@@ -51,6 +59,8 @@ def make_plan(
     for source, roots in sources:
         for root in roots:
             if not root.exists():
+                if root.parent.exists() and path_key(root) in known:  # a source that is one file
+                    looked.append((source.name, path_key(root)))
                 continue
             try:
                 files = list(source.discover(root))
@@ -61,14 +71,19 @@ def make_plan(
             for path, reason in source.unreadable.items():
                 plan.unreadable[path_key(path)] = (source.name, reason)
             for file in files:
-                _consider(plan, source, file, known)
+                _consider(plan, source, file, known, keep_raw=keep_raw)
     _find_missing(plan, looked, known)
     plan.work.sort(key=lambda item: item.key)
     return plan
 
 
 def _consider(
-    plan: Plan, source: Source, file: SourceFile, known: Mapping[str, Checkpoint]
+    plan: Plan,
+    source: Source,
+    file: SourceFile,
+    known: Mapping[str, Checkpoint],
+    *,
+    keep_raw: bool,
 ) -> None:
     key = path_key(file.path)
     if key in plan.present:
@@ -84,28 +99,46 @@ def _consider(
         return
     if before is not None and before.missing:
         plan.back.append(key)
-    if before is None or not is_unchanged(before, now):
-        plan.work.append(Work(source, file, key, before, now.size))
+    beside = [_size_and_time(path) for path in file.companions]
+    unchanged = (
+        before is not None
+        and not file.always
+        and is_unchanged(before, now, keep_raw=keep_raw)
+        and beside == (before.parser_state or {}).get("companions", [])
+        and not (before.missing and file.shape == "container")
+    )
+    if not unchanged:
+        plan.work.append(Work(source, file, key, before, now.size, beside))
+
+
+def _size_and_time(path: Path) -> list[int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _find_missing(
     plan: Plan, looked: Iterable[tuple[str, str]], known: Mapping[str, Checkpoint]
 ) -> None:
-    for key, checkpoint in known.items():
-        if key in plan.present or key in plan.unreadable:
+    for member, checkpoint in known.items():
+        # A session of a container is gone with its container; else its reader tells.
+        key = checkpoint.container or member
+        if key in plan.present or key in plan.unreadable or member in plan.unreadable:
             continue
         below = any(source == checkpoint.source and _is_below(key, root) for source, root in looked)
         hidden = any(_is_below(key, folder) for folder in plan.unreadable)
         if not below or hidden:
             continue
         if checkpoint.unreadable is not None and checkpoint.lines == 0:
-            plan.readable.append(key)
+            plan.readable.append(member)
         elif not checkpoint.missing and not os.path.lexists(key):
-            plan.missing.append(key)
+            plan.missing.append(member)
 
 
 def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(folder.rstrip("/") + "/")
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _reason(error: OSError) -> str:
@@ -127,15 +160,20 @@ class Claims:
         for path, checkpoint in known.items():
             if checkpoint.session_key:
                 current = self._owners.get(checkpoint.session_key)
-                if current is None or not os.path.lexists(current.path):
+                if current is None or self.is_gone(current):
                     self._owners[checkpoint.session_key] = known[path]
 
+    @staticmethod
+    def is_gone(owner: Checkpoint) -> bool:
+        """Whether the file of a checkpoint, or the container of its session, is not there."""
+        return not os.path.lexists(owner.container or owner.path)
+
     def claim(
-        self, external_id: str, file: SourceFile, continues: Callable[[Checkpoint], bool]
+        self, external_id: str, file: SourceFile, takes_over: Callable[[Checkpoint], bool]
     ) -> tuple[str, bool]:
         """The session id for a file never read before, and whether it takes over stored rows.
 
-        ``continues`` says whether the file begins as the one of a checkpoint did.
+        ``takes_over`` says whether the file goes on with the session of another checkpoint.
         """
         with self._lock:
             for candidate in (external_id, f"{external_id}@{_place(file)}"):
@@ -144,13 +182,20 @@ class Claims:
                     self._owners[key] = None
                     return candidate, False
                 owner = self._owners[key]
-                gone = owner is not None and not os.path.lexists(owner.path)
-                if gone and owner is not None and continues(owner):
+                if owner is not None and takes_over(owner):
                     self._owners[key] = None
                     return candidate, True
             # The copy beside the original was replaced by yet another one.
             digest = hashlib.sha256(path_key(file.path).encode()).hexdigest()[:16]
             return f"{external_id}@{digest}", True
+
+
+def is_superseded(owner: Checkpoint, file: SourceFile) -> bool:
+    """Whether a file takes over the session of another one that may still be there."""
+    if file.supersedes is None:
+        return False
+    old = path_key(file.supersedes)
+    return old in (owner.path, owner.container)
 
 
 def _place(file: SourceFile) -> str:

@@ -1,95 +1,92 @@
-"""Reading one file: from its lines to pieces of a batch."""
+"""Reading one file of lines, or one small record: from its bytes to pieces of a batch."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import IO, Any
+from typing import IO
 
 from recall.jsontext import MalformedLine, loads
-from recall.keys import path_key
-from recall.records import MessageRow, Parsed, QuarantineRow
-from recall.timestamps import parse_timestamp
-from recall_ingester.checkpoint import Checkpoint, Counts, Stat, anchors
-from recall_ingester.pipeline import RowBuilder
-from recall_ingester.reader import Line, decompressed, read_lines, trim
+from recall_ingester.checkpoint import Checkpoint, Stat, anchors
+from recall_ingester.original import SPAN_BYTES, Recorder, Spans
+from recall_ingester.pieces import PieceWriter, Place
+from recall_ingester.reader import ByteStream, Line, decompressed, read_lines, trim
 from recall_ingester.salvage import salvage
-from recall_ingester.sinks import Batch, Piece, Written
 from recall_ingester.sources.base import Parser, SourceFile
-
-_BATCH_MESSAGES = 2_000
-_BATCH_CHARS = 4_000_000
-_QUARANTINE_RAW_BYTES = 1_048_576
 
 
 class FileReader:
-    """Reads what is new in one file and hands it over in bounded batches.
-
-    ``flush`` stores a batch and returns only when the store has it; the next batch's checkpoint
-    builds on that.
-    """
+    """Reads what is new in one file and hands it over in bounded batches."""
 
     def __init__(
         self,
         file: SourceFile,
-        known: Checkpoint,
         parser: Parser,
-        rows: RowBuilder,
+        writer: PieceWriter,
         *,
-        host: str,
-        batch: Batch,
-        flush: Callable[[Batch], Written],
         max_line_bytes: int,
+        keep_raw: bool,
+        kept: Checkpoint | None = None,
     ) -> None:
         self._file = file
-        self._known = known
         self._parser = parser
-        self._rows = rows
-        self._host = host
-        self._batch = batch
-        self._flush = flush
+        self._writer = writer
         self._max_line_bytes = max_line_bytes
-        self._piece = Piece()
-        self._number = 0
-        self._salvaged: int | None = None
-        self._first_ordinal = known.lines
-        state = known.parser_state or {}
-        self._last_ts = parse_timestamp(state.get("last_ts"))
-        self._totals = Counts()
-        self._totals.add(known.counts)
+        self._keep_raw = keep_raw
+        self._spans = Spans(writer.known.path, writer.known.generation)
+        self._first_ordinal = writer.known.lines
+        #: Where the file is read from its kept bytes: what is known of those.
+        self._kept = kept
         self.bytes_read = 0
 
     def read_lines(self, opened: IO[bytes], stat: Stat) -> None:
         """Read from the checkpoint to the end of the file."""
-        known = self._known
-        stream = decompressed(opened) if self._file.compressed else opened
-        if not self._file.compressed:
-            opened.seek(known.byte_offset)
-        offset, ordinal = known.byte_offset, known.lines
-        lines: Iterator[Line] = read_lines(
-            stream, byte_offset=offset, ordinal=ordinal, max_line_bytes=self._max_line_bytes
-        )
-        self._start_piece()
-        unfinished: Line | None = None
-        for line in lines:
-            self.bytes_read += line.byte_length
-            if not line.terminated:
-                unfinished = line
-                break
-            self._line(line)
-            offset, ordinal = line.end, line.ordinal + 1
-            if self._is_full():
-                self._end_piece(opened, stat, offset, ordinal, finished=False)
-                self._hand_over()
-                self._start_piece()
-        self._end_piece(opened, stat, offset, ordinal, finished=True)
+        writer = self._writer
+        compressed = self._file.compressed
+        writer.start()
+        if self._keep_raw:
+            writer.raw_from(0 if compressed else writer.known.raw_bytes)
+            self._catch_up(opened, stat)
+        if not compressed:
+            opened.seek(writer.known.byte_offset)
+        stream: ByteStream = decompressed(opened) if compressed else opened
+        recorder = None
+        if self._keep_raw and not compressed:
+            stream = recorder = Recorder(
+                stream, self._spans, writer.known.byte_offset, writer.raw_ahead
+            )
+        end, ordinal, unfinished = self._all_lines(stream, recorder, opened, stat)
+        self._end(opened, stat, end, ordinal, recorder, finished=True)
         if unfinished is not None:
             self._unfinished(unfinished)
 
+    def _all_lines(
+        self, stream: ByteStream, recorder: Recorder | None, opened: IO[bytes], stat: Stat
+    ) -> tuple[int, int, Line | None]:
+        """Every complete line; where they end, how many there are, and what stands behind them."""
+        writer = self._writer
+        offset, ordinal = writer.known.byte_offset, writer.known.lines
+        for line in read_lines(
+            stream, byte_offset=offset, ordinal=ordinal, max_line_bytes=self._max_line_bytes
+        ):
+            self.bytes_read += line.byte_length
+            if not line.terminated:
+                return offset, ordinal, line
+            self._line(line)
+            offset, ordinal = line.end, line.ordinal + 1
+            if recorder is not None:
+                recorder.advance(offset)
+            if writer.is_full:
+                self._end(opened, stat, offset, ordinal, recorder, finished=False)
+                writer.hand_over()
+                writer.start()
+        return offset, ordinal, None
+
     def read_whole(self, opened: IO[bytes], stat: Stat) -> None:
         """Read a small file as one record: JSON if it is an object, else text."""
-        self._start_piece()
+        self._writer.start()
+        if self._keep_raw:
+            self._writer.raw_from(0)
         data = opened.read(self._max_line_bytes + 1)
         self.bytes_read += len(data)
         line = Line(0, 0, len(data), data, None, terminated=True)
@@ -100,103 +97,79 @@ class FileReader:
                 self.bytes_read += len(chunk)
             line = replace(line, data=None, sha256=digest.digest(), byte_length=self.bytes_read)
         self._whole(line)
-        self._end_piece(opened, stat, line.byte_length, 1, finished=True)
+        if self._keep_raw:
+            self._copy(opened, 0, line.byte_length)
+        checkpoint = self._next(opened, stat, line.byte_length, 1, finished=True)
+        if self._keep_raw:
+            checkpoint = replace(checkpoint, raw_bytes=line.byte_length)
+        self._writer.end(checkpoint)
+        self._add_sessions()
+
+    def _catch_up(self, opened: IO[bytes], stat: Stat) -> None:
+        """Keep the bytes of what was read at a time when they were not kept, and of a file that the
+        client compressed."""
+        known = self._writer.known
+        if self._file.compressed:
+            opened.seek(0)
+            self._copy(opened, 0, stat.size)
+            opened.seek(0)
+            self._writer.known = replace(known, raw_bytes=stat.size)
+        elif known.raw_bytes < known.byte_offset:
+            self._copy(opened, known.raw_bytes, known.byte_offset)
+
+    def _copy(self, opened: IO[bytes], start: int, end: int) -> None:
+        """Keep a range of the file; what is too much for one batch goes ahead of the rest."""
+        writer = self._writer
+        opened.seek(start)
+        at = start
+        while at < end:
+            data = opened.read(min(SPAN_BYTES - at % SPAN_BYTES, end - at))
+            if not data:
+                return
+            writer.raw(self._spans.cut(at, data))
+            at += len(data)
+            if writer.is_full:
+                writer.raw_ahead(())
 
     def _whole(self, line: Line) -> None:
         if line.data is None:
-            self._quarantine(line, "longer than max_line_bytes")
+            self._writer.quarantine(_place(line), "longer than max_line_bytes")
             return
         try:
             value, damaged = loads(line.data)
         except MalformedLine:
             value, damaged = None, False
         if isinstance(value, dict):
-            self._parsed(self._parser.record(value, 0), line, damaged=damaged)
+            self._writer.parsed(self._parser.record(value, 0), 0, damaged=damaged)
             return
         try:
             text, damaged = line.data.decode(), False
         except UnicodeDecodeError:
             text, damaged = line.data.decode("utf-8", "replace"), True
-        self._parsed(self._parser.text(text), line, damaged=damaged)
+        self._writer.parsed(self._parser.text(text), 0, damaged=damaged)
 
     def _line(self, line: Line) -> None:
+        writer = self._writer
         if line.data is None:
-            self._quarantine(line, "longer than max_line_bytes")
+            writer.quarantine(_place(line), "longer than max_line_bytes")
             return
         data = trim(line.data, line.ordinal)
         if not data:
-            self._piece.counts.skip("blank line")
+            writer.skip("blank line")
             return
         try:
             value, damaged = loads(data)
         except MalformedLine as error:
             found = salvage(data)
-            self._quarantine(line, error.reason, salvaged=found is not None)
+            writer.quarantine(_place(line), error.reason, salvaged=found is not None)
             if found is not None:
-                parsed = self._parser.record(found, line.ordinal)
-                self._store(parsed, line, self._salvage_piece(), damaged=True)
+                writer.salvaged(self._parser.record(found, line.ordinal), line.ordinal)
             return
         if isinstance(value, dict):
-            self._parsed(self._parser.record(value, line.ordinal), line, damaged=damaged)
+            parsed = self._parser.record(value, line.ordinal)
+            writer.parsed(parsed, line.ordinal, damaged=damaged)
         else:
-            self._piece.counts.skip("not an object")
-
-    def _parsed(self, parsed: Parsed, line: Line, *, damaged: bool) -> None:
-        if self._store(parsed, line, self._number, damaged=damaged):
-            self._piece.counts.seen += 1
-            self._piece.row_lines += 1
-        elif parsed.session_info:
-            self._piece.counts.seen += 1
-            self._piece.counts.merged += 1
-        else:
-            self._piece.counts.skip(parsed.skipped or "no text")
-
-    def _store(self, parsed: Parsed, line: Line, number: int, *, damaged: bool) -> bool:
-        rows: list[MessageRow] = []
-        if parsed.messages and self._known.session_key:
-            rows = self._rows.messages(
-                parsed,
-                session_key=self._known.session_key,
-                ordinal=line.ordinal,
-                before=self._last_ts,
-                damaged=damaged,
-            )
-        prompts = self._rows.prompts(parsed.prompts, ordinal=line.ordinal)
-        self._batch.messages.extend((number, row) for row in rows)
-        self._batch.prompts.extend((number, row) for row in prompts)
-        self._batch.content_chars += sum(len(row.content) for row in rows)
-        self._batch.content_chars += sum(len(row.content) for row in prompts)
-        self._last_ts = parsed.ts or self._last_ts
-        return bool(rows or prompts)
-
-    def _salvage_piece(self) -> int:
-        """The place of rows that came out of quarantined lines: stored, but counted with those."""
-        if self._salvaged is None:
-            self._batch.pieces.append(Piece(session_key=self._known.session_key, counted=False))
-            self._salvaged = len(self._batch.pieces) - 1
-        return self._salvaged
-
-    def _quarantine(self, line: Line, reason: str, *, salvaged: bool = False) -> None:
-        self._piece.counts.seen += 1
-        self._piece.counts.quarantined += 1
-        data = line.data
-        self._batch.quarantine.append(
-            QuarantineRow(
-                host=self._host,
-                path=path_key(self._file.path),
-                generation=self._known.generation,
-                byte_offset=line.byte_offset,
-                byte_length=line.byte_length,
-                ordinal=line.ordinal,
-                source=self._file.source,
-                session_key=self._known.session_key,
-                reason=reason,
-                sha256=line.sha256 or hashlib.sha256(data or b"").digest(),
-                raw=data if data is not None and len(data) <= _QUARANTINE_RAW_BYTES else None,
-                salvaged=salvaged,
-            )
-        )
-        self._batch.content_chars += min(len(data or b""), _QUARANTINE_RAW_BYTES)
+            writer.skip("not an object")
 
     def _unfinished(self, line: Line) -> None:
         """The last bytes without a newline. A record that is complete is stored now, but the
@@ -210,26 +183,42 @@ class FileReader:
             return
         if not isinstance(value, dict):
             return
-        self._start_piece()
-        self._parsed(self._parser.record(value, line.ordinal), line, damaged=damaged)
+        self._writer.start()
+        parsed = self._parser.record(value, line.ordinal)
+        self._writer.parsed(parsed, line.ordinal, damaged=damaged)
         self._add_sessions()
 
-    def _start_piece(self) -> None:
-        self._piece = Piece(session_key=self._known.session_key, before=self._totals)
-        self._batch.pieces.append(self._piece)
-        self._number = len(self._batch.pieces) - 1
-        self._salvaged = None
-
-    def _end_piece(
-        self, opened: IO[bytes], stat: Stat, byte_offset: int, lines: int, *, finished: bool
+    def _end(
+        self,
+        opened: IO[bytes],
+        stat: Stat,
+        byte_offset: int,
+        lines: int,
+        recorder: Recorder | None,
+        *,
+        finished: bool,
     ) -> None:
-        known = self._known
+        checkpoint = self._next(opened, stat, byte_offset, lines, finished=finished)
+        if recorder is not None:
+            self._writer.raw(recorder.cut(byte_offset))
+            checkpoint = replace(checkpoint, raw_bytes=byte_offset)
+        if recorder is not None and finished:
+            spans, length, digest = recorder.rest()
+            self._writer.raw(spans)
+            checkpoint = replace(checkpoint, unfinished_length=length, unfinished_hash=digest)
+        self._writer.end(checkpoint)
+        self._add_sessions()
+
+    def _next(
+        self, opened: IO[bytes], stat: Stat, byte_offset: int, lines: int, *, finished: bool
+    ) -> Checkpoint:
+        """The checkpoint behind what was read, and in the piece what was read again until there."""
+        known = self._writer.known
         head, tail = (b"", b"") if self._file.compressed else anchors(opened, byte_offset)
         if known.rereading:
-            last = None if finished else lines
-            self._piece.retire = (self._first_ordinal, last)
+            self._writer.retire(self._first_ordinal, None if finished else lines)
             self._first_ordinal = lines
-        self._known = replace(
+        checkpoint = replace(
             known,
             stat=stat,
             byte_offset=byte_offset,
@@ -237,40 +226,19 @@ class FileReader:
             head_hash=head,
             tail_hash=tail,
             rereading=known.rereading and not finished,
-            parser_state=self._state(),
+            parser_state=self._writer.state(self._parser.state()),
             unreadable=None,
             missing=False,
+            unfinished_length=self._kept.unfinished_length if self._kept else 0,
+            unfinished_hash=self._kept.unfinished_hash if self._kept else b"",
         )
-        if not finished:
-            # Interrupted here, the next pass must open the file even if it did not change.
-            self._known = replace(self._known, stat=replace(stat, size=-1))
-        self._piece.checkpoint = self._known
-        self._add_sessions()
+        if self._kept:
+            checkpoint = replace(checkpoint, raw_bytes=self._kept.raw_bytes)
+        return checkpoint if finished else self._writer.interrupted(checkpoint)
 
     def _add_sessions(self) -> None:
-        drafts = [(draft, False) for draft in self._parser.labels()]
-        if self._parser.session is not None and self._known.session_key:
-            drafts.append((self._parser.session, True))
-        for draft, own in drafts:
-            row = self._rows.session(draft, from_transcript=own)
-            self._batch.sessions[row.session_key, self._known.path] = row
+        self._writer.sessions(self._parser.session, self._parser.labels())
 
-    def _state(self) -> dict[str, Any]:
-        state = self._parser.state()
-        if self._last_ts is not None:
-            state["last_ts"] = self._last_ts.isoformat()
-        return state
 
-    def _is_full(self) -> bool:
-        batch = self._batch
-        rows = len(batch.messages) + len(batch.prompts) + len(batch.quarantine)
-        return rows >= _BATCH_MESSAGES or batch.content_chars >= _BATCH_CHARS
-
-    def _hand_over(self) -> None:
-        """Store what there is; the file's totals go on from what the store settled."""
-        number = self._number
-        written = self._flush(self._batch)
-        totals = Counts()
-        totals.add(self._totals)
-        totals.add(written.counts[number])
-        self._totals = totals
+def _place(line: Line) -> Place:
+    return Place(line.ordinal, line.byte_offset, line.byte_length, line.data, line.sha256)

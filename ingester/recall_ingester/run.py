@@ -11,9 +11,11 @@ from threading import Event
 
 from recall.config import Settings
 from recall.errors import RecallError, UsageError
-from recall.identity import Identity
+from recall.identity import Identity, load_identity
 from recall.lock import HomeLock
-from recall_ingester.loop import Options, Progress, run_pass
+from recall_ingester.importing import Importer, ImportSummary
+from recall_ingester.loop import run_pass
+from recall_ingester.run_state import Options, Progress
 from recall_ingester.sources import all_sources, get_source
 from recall_ingester.sources.base import Source
 from recall_ingester.summary import Summary
@@ -33,9 +35,9 @@ def select_sources(
     """
     env = os.environ if env is None else env
     chosen: dict[str, tuple[Source, list[Path]]] = {}
-    for item in wanted or settings.sources or sorted(all_sources()):
+    for item in wanted or settings.sources or sorted(all_sources(settings)):
         name, given, path = item.partition("=")
-        source = get_source(name)
+        source = get_source(name, settings)
         entry = chosen.setdefault(name, (source, []))
         if not given:
             entry[1].extend(source.roots(env, Path.home()))
@@ -63,7 +65,7 @@ def run_once(
     """
     from recall_ingester.sinks.postgres import PostgresSink
 
-    with HomeLock(settings.home / "run" / "ingest.lock", what="ingester"):
+    with HomeLock(_lock_path(settings), what="ingester"):
         first = PostgresSink(database_url, identity)
         try:
             first.register()
@@ -72,10 +74,53 @@ def run_once(
         return run_pass(
             select_sources(settings) if sources is None else sources,
             lambda: PostgresSink(database_url, identity),
-            Options(identity.host, settings.max_line_bytes, settings.redact, interval_seconds),
+            pass_options(settings, identity, interval_seconds),
             progress=progress,
             stop=stop,
         )
+
+
+def run_import(
+    settings: Settings,
+    store: Callable[[Importer], None],
+    progress: Progress | None = None,
+) -> ImportSummary:
+    """Store files that are given once, into the store of the settings.
+
+    Raises :class:`BusyError` if an ingester works for this home.
+    """
+    from recall_ingester.sinks.postgres import PostgresSink
+    from recall_sql.store import open_store
+
+    identity = load_identity(settings.home, host=settings.host)
+    with open_store(settings) as url, HomeLock(_lock_path(settings), what="ingester"):
+        sink = PostgresSink(url, identity)
+        try:
+            sink.register()
+            importer = Importer(sink, pass_options(settings, identity), progress)
+            store(importer)
+        finally:
+            sink.close()
+    return importer.summary
+
+
+def _lock_path(settings: Settings) -> Path:
+    return settings.home / "run" / "ingest.lock"
+
+
+def pass_options(
+    settings: Settings, identity: Identity, interval_seconds: float | None = None
+) -> Options:
+    """What the settings say about a pass."""
+    return Options(
+        identity.host,
+        settings.max_line_bytes,
+        settings.redact,
+        interval_seconds,
+        keep_raw=settings.keep_raw,
+        max_document_bytes=settings.max_document_bytes,
+        reconcile_seconds=settings.reconcile_every_hours * 3600.0,
+    )
 
 
 def run_every(seconds: float, one_pass: Callable[[], object], stop: Event) -> None:

@@ -14,6 +14,7 @@ class Summary:
 
     ``messages`` counts rows written (new or changed), ``sessions`` the sessions they belong to,
     ``retired`` messages that a client took back; they are kept and left out of search.
+    ``raw_bytes`` is the size of the original bytes that were new to the store, as it keeps them.
     """
 
     files_seen: int = 0
@@ -26,6 +27,7 @@ class Summary:
     skipped: int = 0
     messages: int = 0
     retired: int = 0
+    raw_bytes: int = 0
     sessions: int = 0
     seconds: float = 0.0
     unreadable: dict[str, str] = field(default_factory=dict)

@@ -79,7 +79,7 @@ def pass_with_progress(
     from recall_ingester.run import run_once
 
     identity = load_identity(settings.home, host=settings.host)
-    with _bar() as advance:
+    with progress_bar("reading session logs") as advance:
         return run_once(
             settings,
             identity,
@@ -92,9 +92,10 @@ def pass_with_progress(
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, in bytes, while someone is there to see it."""
     columns = (
-        TextColumn("reading session logs"),
+        TextColumn(what),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from recall.identity import Identity
-from recall_ingester.loop import Options, run_pass
+from recall_ingester.loop import run_pass
+from recall_ingester.run_state import Options
 from recall_ingester.sinks.postgres import PostgresSink
 from recall_ingester.sources import get_source
 from recall_ingester.summary import Summary
@@ -25,12 +26,20 @@ def ingest(
     sink: type[PostgresSink] = PostgresSink,
     max_line_bytes: int = MAX_LINE_BYTES,
     redact: bool = True,
+    keep_raw: bool = True,
+    reconcile_seconds: float = 86_400.0,
 ) -> Summary:
     """One pass over a folder as one source."""
     return run_pass(
         [(get_source(source), [folder])],
         lambda: sink(url, IDENTITY),
-        Options(HOST, max_line_bytes, redact),
+        Options(
+            HOST,
+            max_line_bytes,
+            redact,
+            keep_raw=keep_raw,
+            reconcile_seconds=reconcile_seconds,
+        ),
     )
 
 

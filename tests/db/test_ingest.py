@@ -446,7 +446,7 @@ def test_text_index_that_a_dead_pass_left_out_is_built_by_the_next(
     monkeypatch.setattr("recall_ingester.sinks.postgres._BULK_BYTES", 1)
 
     class Dying(PostgresSink):
-        def finish(self, session_keys, *, wrote):  # type: ignore[no-untyped-def]
+        def finish(self, session_keys, *, wrote, replaced_raw=()):  # type: ignore[no-untyped-def]
             raise KeyboardInterrupt
 
     log.write_bytes(line("one", 1))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from recall.records import MessageRow, PromptRow, QuarantineRow, SessionRow
+from recall.records import MessageRow, NoteRow, PromptRow, QuarantineRow, RawSpan, SessionRow
 from recall_ingester.checkpoint import Checkpoint, Counts
 
 
@@ -21,12 +21,21 @@ class Piece:
     that did not come again were taken back by the client.
     """
 
+    path: str
+    source: str
+    generation: int
     counts: Counts = field(default_factory=Counts)
     row_lines: int = 0
     checkpoint: Checkpoint | None = None
+    #: What was counted before; pieces of one file in one batch share the object.
     before: Counts = field(default_factory=Counts)
     session_key: str | None = None
     retire: tuple[int, int | None] | None = None
+    #: From this offset on, the original bytes kept of the path and generation are replaced.
+    raw_from: int | None = None
+    #: A document was read to its end under a new generation: the bytes of the one before are kept
+    #: only if something that stood in them was taken back.
+    supersedes_raw: bool = False
     #: False for rows out of quarantined lines, which are counted as quarantined already.
     counted: bool = True
 
@@ -51,27 +60,38 @@ class Batch:
     #: By session key and the path of the file that tells about it; the store merges them.
     sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
     messages: list[tuple[int, MessageRow]] = field(default_factory=list)
+    #: Messages that a file itself says were taken back.
+    taken_back: list[tuple[int, MessageRow]] = field(default_factory=list)
     prompts: list[tuple[int, PromptRow]] = field(default_factory=list)
+    notes: list[tuple[int, NoteRow]] = field(default_factory=list)
     quarantine: list[QuarantineRow] = field(default_factory=list)
+    raw: list[RawSpan] = field(default_factory=list)
     content_chars: int = 0
+    raw_bytes: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.pieces)
 
     def clear(self) -> None:
         """Make room for the next rows, after the store has these."""
-        for rows in (self.pieces, self.sessions, self.messages, self.prompts, self.quarantine):
+        for rows in (
+            self.pieces, self.sessions, self.messages, self.taken_back, self.prompts, self.notes,
+            self.quarantine, self.raw,
+        ):  # fmt: skip
             rows.clear()
-        self.content_chars = 0
+        self.content_chars = self.raw_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a batch: settled counts per piece, and how many rows were new or changed."""
+    """What became of a batch: settled counts per piece, how many rows were new or changed, the size
+    of the original bytes that were new, as stored, and the hashes of those that made room."""
 
     counts: list[Counts]
     messages: int
     retired: int
+    raw_bytes: int = 0
+    replaced_raw: list[bytes] = field(default_factory=list)
 
 
 class Sink(Protocol):
@@ -98,8 +118,14 @@ class Sink(Protocol):
         """Note files that are back unchanged, and folders that can be listed again."""
         ...
 
-    def finish(self, session_keys: Iterable[str], *, wrote: int) -> None:
-        """End a pass that wrote so many rows and first saw these sessions."""
+    def raw_spans(self, path: str, generation: int) -> list[tuple[int, int, bytes]]:
+        """Offset, length and hash of the original bytes that are kept of a path, by offset."""
+        ...
+
+    def finish(
+        self, session_keys: Iterable[str], *, wrote: int, replaced_raw: Iterable[bytes] = ()
+    ) -> None:
+        """End a pass that wrote so many rows, saw these sessions first and replaced these bytes."""
         ...
 
     def beat(self, detail: Mapping[str, Any]) -> None:

@@ -6,21 +6,23 @@ import json
 import logging
 import os
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from random import uniform
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
-from recall.document import documents
 from recall.errors import StoreUnavailableError, UsageError
 from recall.hygiene import clean_json
 from recall.identity import Identity
 from recall.records import MessageRow, PromptRow
 from recall_ingester.checkpoint import Checkpoint, Counts, Stat
 from recall_ingester.sinks import Batch, Piece, Written
+from recall_ingester.sinks.postgres_notes import NoteWriter
+from recall_ingester.sinks.postgres_raw import RawWriter
+from recall_ingester.sinks.postgres_rows import first_of_each, send_documents
 from recall_sql.connection import connect, translate_errors
 from recall_sql.loader import load
 
@@ -28,16 +30,14 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS = 6
 #: From this many bytes of logs on, an empty store gets its text index after the pass.
 _BULK_BYTES = 20_000_000
-#: Characters of documents in one statement.
-_INDEX_CHARS = 4_000_000
 _MESSAGE_COLUMNS = (
     "session_key", "ordinal", "part", "id", "role", "kind", "ts", "ts_origin", "content",
     "content_hash", "copy_key", "project", "branch", "tool", "call_id", "native_id", "model",
-    "is_error", "is_damaged", "redactions",
+    "is_error", "is_damaged", "redactions", "on_active_branch",
 )  # fmt: skip
 _KEY_COLUMNS = (
     "session_key", "ordinal", "part", "id", "role", "kind", "ts", "content_hash", "copy_key",
-    "project", "tool", "is_error",
+    "project", "tool", "is_error", "on_active_branch",
 )  # fmt: skip
 _PROMPT_COLUMNS = (
     "id", "source", "host", "ordinal", "session_key", "project", "ts", "content", "content_hash",
@@ -52,6 +52,8 @@ class PostgresSink:
         self._identity = identity
         self._sql = load("ingest")
         self._connection: psycopg.Connection[Any] | None = None
+        self._raw = RawWriter(self._sql, identity.host)
+        self._notes = NoteWriter(self._sql, identity.host)
 
     def register(self) -> None:
         """Claim this host's name. Raises :class:`UsageError` if another installation holds it."""
@@ -107,23 +109,22 @@ class PostgresSink:
             sessions = [asdict(batch.sessions[key]) for key in sorted(batch.sessions)]
             if sessions:
                 cursor.executemany(sql["upsert_session"], sessions)
-            stored = self._write_rows(cursor, batch) if batch.messages or batch.prompts else {}
-            retired = self._retire(cursor, batch.pieces)
+            stored = self._write_rows(cursor, batch)
+            retired = self._retire(cursor, batch)
             if batch.quarantine:
                 entries = [asdict(row) for row in batch.quarantine]
                 cursor.executemany(sql["upsert_quarantine"], entries)
+            raw_bytes, replaced = self._raw.write(cursor, batch)
+            if batch.taken_back:
+                retired += self._keep_taken_back(cursor, batch)
             counts = [
                 piece.settled(stored.get(number, (0, 0))[0])
                 for number, piece in enumerate(batch.pieces)
             ]
-            states = [
-                self._state(piece.checkpoint, piece.before, count)
-                for piece, count in zip(batch.pieces, counts, strict=True)
-                if piece.checkpoint is not None
-            ]
-            if states:
+            if states := self._states(batch.pieces, counts):
                 cursor.executemany(sql["upsert_checkpoint"], states)
-        return Written(counts, sum(rows for _, rows in stored.values()), retired)
+        written = sum(rows for _, rows in stored.values())
+        return Written(counts, written, retired, raw_bytes, replaced)
 
     def _write_rows(self, cursor: psycopg.Cursor[Any], batch: Batch) -> dict[int, tuple[int, int]]:
         sql = self._sql
@@ -139,17 +140,28 @@ class PostgresSink:
                     "ordinals": [row.ordinal for _, row in batch.prompts],
                 },
             )
-        changed = dict(cursor.execute(sql["changed"]).fetchall())
+        if batch.notes:
+            self._notes.stage(cursor, batch)
+        changed: dict[int, bool] = {}
+        if batch.messages or batch.prompts or batch.notes:
+            changed = dict(cursor.execute(sql["changed"]).fetchall())
+        self._notes.replace(cursor, batch)
         if not changed:
             return {}
-        if any(changed.values()):
+        rewritten = any(changed.values())
+        if rewritten:
             self._make_room(cursor, batch)
-        messages = _first_of_each(batch.messages, changed)
-        prompts = _first_of_each(batch.prompts, changed)
+        messages = first_of_each(batch.messages, changed)
+        prompts = first_of_each(batch.prompts, changed)
         _copy(cursor, sql["copy_messages"], _MESSAGE_COLUMNS, messages)
         _copy(cursor, sql["copy_prompts"], _PROMPT_COLUMNS, prompts)
-        _index(cursor, sql["index_messages"], [row for _, row in messages])
-        _index(cursor, sql["index_prompts"], [row for _, row in prompts])
+        send_documents(
+            cursor, sql["index_messages"], ((row.id, row.content) for _, row in messages)
+        )
+        send_documents(cursor, sql["index_prompts"], ((row.id, row.content) for _, row in prompts))
+        self._notes.write(cursor, first_of_each(batch.notes, changed))
+        if rewritten:
+            cursor.execute(sql["drop_outgrown"], {"ids": [row.id for _, row in messages]})
         return {
             piece: (lines, rows)
             for piece, lines, rows in cursor.execute(sql["stored_lines"]).fetchall()
@@ -157,14 +169,15 @@ class PostgresSink:
 
     def _make_room(self, cursor: psycopg.Cursor[Any], batch: Batch) -> None:
         """Keep the texts that are about to be written over, and take their rows away."""
-        generation = max((p.checkpoint.generation for p in batch.pieces if p.checkpoint), default=1)
-        cursor.execute(self._sql["retract_rewritten"], {"generation": generation})
+        generations = [piece.generation for piece in batch.pieces]
+        cursor.execute(self._sql["retract_rewritten"], {"generations": generations})
         cursor.execute(self._sql["retract_index"])
         cursor.execute(self._sql["drop_replaced"])
 
-    def _retire(self, cursor: psycopg.Cursor[Any], pieces: list[Piece]) -> int:
+    def _retire(self, cursor: psycopg.Cursor[Any], batch: Batch) -> int:
         retired = 0
-        for piece in pieces:
+        ended: set[str] = set()
+        for piece in batch.pieces:
             if piece.retire is None or piece.session_key is None:
                 continue
             first, last = piece.retire
@@ -174,16 +187,44 @@ class PostgresSink:
                     "session_key": piece.session_key,
                     "first": first,
                     "last": last,
-                    "generation": piece.checkpoint.generation if piece.checkpoint else 1,
+                    "generation": piece.generation,
                 },
             )
             retired += cursor.rowcount
+            if last is None:
+                ended.add(piece.session_key)
+        if ended:
+            cursor.execute(self._sql["drop_moved"], {"session_keys": sorted(ended)})
         return retired
 
-    def _state(self, checkpoint: Checkpoint, before: Counts, piece: Counts) -> dict[str, Any]:
-        total = Counts()
-        total.add(before)
-        total.add(piece)
+    def _keep_taken_back(self, cursor: psycopg.Cursor[Any], batch: Batch) -> int:
+        sql = self._sql
+        cursor.execute(sql["stage_taken_back"])
+        unique = {(row.id, row.content_hash): (piece, row) for piece, row in batch.taken_back}
+        rows = list(unique.values())
+        _copy(cursor, sql["copy_taken_back"], _MESSAGE_COLUMNS, rows)
+        # One generation for the batch: these rows are told apart by their text.
+        generation = max(piece.generation for piece in batch.pieces)
+        kept = cursor.execute(sql["keep_taken_back"], {"generation": generation}).fetchall()
+        texts = [(row[0], unique[row[1], bytes(row[2])][1].content) for row in kept]
+        send_documents(cursor, sql["index_taken_back"], texts)
+        return len(kept)
+
+    def _states(self, pieces: Sequence[Piece], counts: Sequence[Counts]) -> list[dict[str, Any]]:
+        """The checkpoints of a batch, each with what all pieces up to it counted."""
+        totals: dict[int, Counts] = {}
+        states = []
+        for piece, count in zip(pieces, counts, strict=True):
+            total = totals.get(id(piece.before))
+            if total is None:
+                total = totals[id(piece.before)] = Counts()
+                total.add(piece.before)
+            total.add(count)
+            if piece.checkpoint is not None:
+                states.append(self._state(piece.checkpoint, total))
+        return states
+
+    def _state(self, checkpoint: Checkpoint, total: Counts) -> dict[str, Any]:
         stat = checkpoint.stat
         return {
             "host": self._identity.host,
@@ -208,6 +249,11 @@ class PostgresSink:
             "lines_skipped": total.skipped,
             "skip_reasons": _json(total.skip_reasons),
             "unreadable": checkpoint.unreadable,
+            "described": None if checkpoint.described is None else _json(checkpoint.described),
+            "container": checkpoint.container,
+            "raw_bytes": checkpoint.raw_bytes,
+            "unfinished_length": checkpoint.unfinished_length,
+            "unfinished_hash": checkpoint.unfinished_hash,
         }
 
     def mark(self, *, missing: Iterable[str], unreadable: Mapping[str, tuple[str, str]]) -> None:
@@ -228,12 +274,25 @@ class PostgresSink:
             connection.execute(self._sql["mark_present"], {"host": host, "paths": list(paths)})
             connection.execute(self._sql["clear_folder"], {"host": host, "paths": list(readable)})
 
-    def finish(self, session_keys: Iterable[str], *, wrote: int) -> None:
-        """Link new sessions that copy others, tidy the text index, refresh its statistics."""
+    def raw_spans(self, path: str, generation: int) -> list[tuple[int, int, bytes]]:
+        """Offset, length and hash of the original bytes that are kept of a path, by offset."""
+        values = {"host": self._identity.host, "path": path, "generation": generation}
+        with translate_errors(), self._open() as connection:
+            rows = connection.execute(self._sql["raw_spans"], values).fetchall()
+        return [(row[0], row[1], bytes(row[2])) for row in rows]
+
+    def finish(
+        self, session_keys: Iterable[str], *, wrote: int, replaced_raw: Iterable[bytes] = ()
+    ) -> None:
+        """Link new sessions that copy others, tidy the text index, refresh its statistics, drop
+        original bytes that nothing points to any more."""
         with translate_errors(), self._open() as connection:
             keys = list(session_keys)
             if keys:
                 connection.execute(self._sql["link_copies"], {"session_keys": keys})
+                connection.commit()
+            if hashes := list(replaced_raw):
+                connection.execute(self._sql["drop_blobs"], {"hashes": hashes})
                 connection.commit()
             if not self._tells(connection, "has_text_index"):
                 connection.execute("set local maintenance_work_mem = '256MB'")
@@ -289,20 +348,6 @@ class _Kept:
             self._connection.rollback()
 
 
-Row = TypeVar("Row", MessageRow, PromptRow)
-
-
-def _first_of_each(
-    rows: Sequence[tuple[int, Row]], changed: Container[int]
-) -> list[tuple[int, Row]]:
-    """The rows to write, each once."""
-    kept: dict[int, tuple[int, Row]] = {}
-    for piece, row in rows:
-        if row.id in changed:
-            kept.setdefault(row.id, (piece, row))
-    return list(kept.values())
-
-
 def _copy(
     cursor: psycopg.Cursor[Any],
     statement: Any,
@@ -319,32 +364,11 @@ def _copy(
             copy.write_row((piece, *values(row)) if with_piece else values(row))
 
 
-def _index(
-    cursor: psycopg.Cursor[Any], statement: Any, rows: Sequence[MessageRow | PromptRow]
-) -> None:
-    """Send the documents of rows, a bounded number of characters at a time."""
-    ids: list[int] = []
-    chunks: list[int] = []
-    texts: list[str] = []
-    size = 0
-    for row in rows:
-        for chunk, document in enumerate(documents(row.content)):
-            ids.append(row.id)
-            chunks.append(chunk)
-            texts.append(document)
-            size += len(document)
-            if size >= _INDEX_CHARS:
-                cursor.execute(statement, {"ids": ids, "chunks": chunks, "documents": texts})
-                ids, chunks, texts, size = [], [], [], 0
-    if ids:
-        cursor.execute(statement, {"ids": ids, "chunks": chunks, "documents": texts})
-
-
 def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
     (
         path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head, tail,
         generation, rereading, parser_state, seen, stored, merged, quarantined, skipped, reasons,
-        missing, unreadable,
+        missing, unreadable, described, container, raw_bytes, unfinished_length, unfinished_hash,
     ) = row  # fmt: skip
     return Checkpoint(
         path=path,
@@ -361,6 +385,11 @@ def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
         counts=Counts(seen, stored, merged, quarantined, skipped, dict(reasons)),
         missing=missing,
         unreadable=unreadable,
+        described=described,
+        container=container,
+        raw_bytes=raw_bytes,
+        unfinished_length=unfinished_length,
+        unfinished_hash=bytes(unfinished_hash),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recall_ingester.sources.base import Parser, SourceFile
+from recall_ingester.sources.base import LeavesOut, Parser, Reads, SourceBase, SourceFile
 from recall_ingester.sources.claude_history import HistoryParser
 from recall_ingester.sources.claude_transcript import (
     SidecarParser,
@@ -30,13 +30,29 @@ _OTHER_FOLDERS = frozenset(
 )  # fmt: skip
 
 
-class ClaudeCode:
+#: What is not stored as text. The original bytes of all files that are read are kept.
+LEAVES_OUT = (
+    LeavesOut("file-history/, plans/, todos/, shell-snapshots/", "no conversation"),
+    LeavesOut("memory/*.md", "read by the source `memory`"),
+)
+
+
+class ClaudeCode(SourceBase):
     """Main sessions, subagents in both layouts, spilled tool output and the prompt history."""
 
+    reads = (
+        Reads("projects/*/<session>.jsonl", "sessions", "lines"),
+        Reads("projects/*/**/agent-*.jsonl", "subagents, as sessions of their own", "lines"),
+        Reads("projects/*/**/agent-*.meta.json", "title and model of a subagent", "whole"),
+        Reads("projects/*/<session>/tool-results/*", "tool output too long for the log", "whole"),
+        Reads("history.jsonl", "prompts, with pasted texts from paste-cache/", "lines"),
+    )
+    leaves_out = LEAVES_OUT
+
     def __init__(self, name: str = "claude-code", title: str = "Claude Code") -> None:
+        super().__init__()
         self.name = name
         self.title = title
-        self.unreadable: dict[Path, str] = {}
 
     def roots(self, env: Mapping[str, str], user_home: Path) -> list[Path]:
         """``$CLAUDE_CONFIG_DIR`` (one folder, or several with commas), else the usual places."""

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recall_ingester.sources.base import Parser, Shape, SourceFile
+from recall_ingester.sources.base import (
+    LeavesOut,
+    Parser,
+    Reads,
+    Shape,
+    SourceBase,
+    SourceFile,
+)
 from recall_ingester.sources.codex_header import header_id
 from recall_ingester.sources.codex_parser import IndexParser, RolloutParser
 from recall_ingester.walk import Walk
@@ -32,13 +39,29 @@ _INDEXES = {"history.jsonl": "prompts", "session_index.jsonl": "titles"}
 _HOME_NAME = ".codex"
 
 
-class Codex:
+#: What is not stored as text. The original bytes of all files that are read are kept.
+LEAVES_OUT = (
+    LeavesOut("*.sqlite", "caches of the rollouts, apart from some titles"),
+    LeavesOut("auth.json", "credentials"),
+)
+
+
+class Codex(SourceBase):
     """Rollouts in every format since April 2025, the prompt history and the title index."""
 
+    reads = (
+        Reads("sessions/Y/M/D/rollout-*.jsonl[.zst]", "sessions", "lines"),
+        Reads("archived_sessions/rollout-*.jsonl[.zst]", "sessions", "lines"),
+        Reads("sessions/rollout-*.json", "sessions of early 2025", "whole"),
+        Reads("history.jsonl", "prompts", "lines"),
+        Reads("session_index.jsonl", "names of sessions", "lines"),
+    )
+    leaves_out = LEAVES_OUT
+
     def __init__(self, name: str = "codex", title: str = "Codex") -> None:
+        super().__init__()
         self.name = name
         self.title = title
-        self.unreadable: dict[Path, str] = {}
 
     def roots(self, env: Mapping[str, str], user_home: Path) -> list[Path]:
         """``$CODEX_HOME``, else ``~/.codex``."""

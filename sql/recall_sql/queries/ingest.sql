@@ -16,7 +16,8 @@ create temp table if not exists stage_key (
     copy_key bigint,
     project text,
     tool text,
-    is_error boolean not null
+    is_error boolean not null,
+    on_active_branch boolean not null
 ) on commit delete rows;
 create temp table if not exists stage_changed (
     id bigint primary key,
@@ -30,14 +31,15 @@ create temp table if not exists stage_changed (
 -- Receive what identifies messages; their text follows only where it is needed.
 copy pg_temp.stage_key (
     piece, session_key, ordinal, part, id, role, kind, ts, content_hash, copy_key, project, tool,
-    is_error
+    is_error, on_active_branch
 ) from stdin
 
 -- name: copy_messages
 -- Store messages whose keys are not in the store, or not any more.
 copy recall.message (
     session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash, copy_key,
-    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions
+    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions,
+    on_active_branch
 ) from stdin
 
 -- name: copy_prompts
@@ -71,15 +73,17 @@ select distinct on (s.id)
 from pg_temp.stage_key s
 -- lateral with limit: one index probe a row, whatever the planner believes about temporary tables
 left join lateral (
-    select m.id, m.content_hash, m.role, m.kind, m.ts, m.tool, m.copy_key, m.project, m.is_error
+    select m.id, m.content_hash, m.role, m.kind, m.ts, m.tool, m.copy_key, m.project, m.is_error,
+        m.on_active_branch
     from recall.message m
     where m.session_key = s.session_key and m.ordinal = s.ordinal and m.part = s.part
     limit 1
 ) known on true
 where known.id is null
     or (known.content_hash, known.role, known.kind, known.ts, known.tool, known.copy_key,
-        known.project, known.is_error)
-    is distinct from (s.content_hash, s.role, s.kind, s.ts, s.tool, s.copy_key, s.project, s.is_error)
+        known.project, known.is_error, known.on_active_branch)
+    is distinct from (s.content_hash, s.role, s.kind, s.ts, s.tool, s.copy_key, s.project, s.is_error,
+        s.on_active_branch)
 
 -- name: find_new_prompts
 -- Which prompts are new; a prompt's id comes from its content, so a known one is the same.
@@ -96,19 +100,20 @@ select id, old_id is not null from pg_temp.stage_changed
 -- name: retract_rewritten
 -- Keep the old text of messages that are about to be written over.
 with old as (
-    select m.* from recall.message m
+    select m.*, (%(generations)s::integer[])[c.piece + 1] as generation
+    from recall.message m
     join pg_temp.stage_changed c on c.old_id = m.id
     where c.rewritten
 )
 insert into recall.message_retracted (
     session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin, content,
     content_hash, copy_key, project, branch, tool, call_id, native_id, model, is_error, is_damaged,
-    redactions, stored_at
+    redactions, on_active_branch, stored_at
 )
 select
-    session_key, ordinal, part, recall.retracted_id(id, content_hash), id, %(generation)s, role,
+    session_key, ordinal, part, recall.retracted_id(id, content_hash), id, generation, role,
     kind, ts, ts_origin, content, content_hash, copy_key, project, branch, tool, call_id,
-    native_id, model, is_error, is_damaged, redactions, stored_at
+    native_id, model, is_error, is_damaged, redactions, on_active_branch, stored_at
 from old
 on conflict (id) do nothing
 
@@ -172,16 +177,202 @@ with gone as (
     insert into recall.message_retracted (
         session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin, content,
         content_hash, copy_key, project, branch, tool, call_id, native_id, model, is_error,
-        is_damaged, redactions, stored_at
+        is_damaged, redactions, on_active_branch, stored_at
     )
     select
         session_key, ordinal, part, recall.retracted_id(id, content_hash), id, %(generation)s, role,
         kind, ts, ts_origin, content, content_hash, copy_key, project, branch, tool, call_id,
-        native_id, model, is_error, is_damaged, redactions, stored_at
+        native_id, model, is_error, is_damaged, redactions, on_active_branch, stored_at
     from gone
     on conflict (id) do nothing
 )
 select recall.move_index(id, recall.retracted_id(id, content_hash)) from gone
+
+-- name: drop_outgrown
+-- A text that only grew was not taken back: what was kept of it stands at the start of the new one.
+with outgrown as (
+    delete from recall.message_retracted r
+    using recall.message m, unnest(%(ids)s::bigint[]) written (id)
+    where m.id = written.id and r.session_key = m.session_key and r.ordinal = m.ordinal
+        and r.part = m.part and r.role = m.role and r.kind = m.kind
+        and starts_with(m.content, r.content)
+    returning r.id
+)
+delete from recall.message_text t using outgrown o where t.id = o.id
+
+-- name: drop_moved
+-- A message that stands in its session under another number now was not taken back.
+with moved as (
+    delete from recall.message_retracted r
+    using recall.message m
+    where r.session_key = any(%(session_keys)s) and m.session_key = r.session_key
+        and m.content_hash = r.content_hash and m.role = r.role and m.kind = r.kind
+        and m.native_id = r.native_id and m.ts is not distinct from r.ts
+    returning r.id
+)
+delete from recall.message_text t using moved d where t.id = d.id
+
+-- name: stage_taken_back
+-- Messages that a file itself says were taken back.
+create temp table if not exists stage_taken_back (
+    like recall.message including defaults
+) on commit delete rows
+
+-- name: copy_taken_back
+-- Receive them.
+copy pg_temp.stage_taken_back (
+    session_key, ordinal, part, id, role, kind, ts, ts_origin, content, content_hash, copy_key,
+    project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions,
+    on_active_branch
+) from stdin
+
+-- name: keep_taken_back
+-- Keep those of them that are not live and not kept yet; which are new.
+insert into recall.message_retracted (
+    session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin, content,
+    content_hash, copy_key, project, branch, tool, call_id, native_id, model, is_error,
+    is_damaged, redactions, on_active_branch
+)
+select distinct on (recall.retracted_id(s.id, s.content_hash))
+    s.session_key, s.ordinal, s.part, recall.retracted_id(s.id, s.content_hash), s.id,
+    %(generation)s, s.role, s.kind, s.ts, s.ts_origin, s.content, s.content_hash, s.copy_key,
+    s.project, s.branch, s.tool, s.call_id, s.native_id, s.model, s.is_error, s.is_damaged,
+    s.redactions, s.on_active_branch
+from pg_temp.stage_taken_back s
+where not exists (
+    select from recall.message m
+    where m.session_key = s.session_key and m.content_hash = s.content_hash
+        and m.role = s.role and m.kind = s.kind
+        and (m.ordinal = s.ordinal and m.part = s.part
+            or m.native_id = s.native_id and m.ts is not distinct from s.ts)
+)
+on conflict (id) do nothing
+returning id, message_id, content_hash
+
+-- name: index_taken_back
+-- Make the search vectors of what was taken back.
+insert into recall.message_text (
+    id, chunk, ts, source, host, project, role, kind, tool, session_key, retracted, tsv
+)
+select
+    r.id, d.chunk, r.ts, split_part(r.session_key, ':', 1), split_part(r.session_key, ':', 2),
+    r.project, r.role, r.kind, r.tool, r.session_key, true, recall.index_document(d.document)
+from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
+    d (id, chunk, document)
+join recall.message_retracted r on r.id = d.id
+on conflict (id, chunk) do nothing
+
+-- name: find_new_notes
+-- Which versions of notes are new, or are current again.
+insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
+select distinct on (s.id) s.id, s.piece, s.ordinal, null, false
+from unnest(%(ids)s::bigint[], %(pieces)s::integer[], %(ordinals)s::bigint[])
+    s (id, piece, ordinal)
+where not exists (select from recall.note n where n.id = s.id and n.is_current)
+on conflict (id) do nothing
+
+-- name: upsert_note
+-- One version of a note, which is the current one.
+insert into recall.note (
+    id, shelf, source, host, path, entry_key, ordinal, session_id, project, title, ts, content,
+    content_hash, fields
+) values (
+    %(id)s, %(shelf)s, %(source)s, %(host)s, %(path)s, %(entry_key)s, %(ordinal)s, %(session_id)s,
+    %(project)s, %(title)s, %(ts)s, %(content)s, %(content_hash)s, %(fields)s
+)
+on conflict (id) do update set
+    ordinal = excluded.ordinal, session_id = excluded.session_id, project = excluded.project,
+    title = excluded.title, ts = excluded.ts, fields = excluded.fields, is_current = true,
+    replaced_at = null
+
+-- name: replace_notes
+-- Earlier versions of the entries that came, and entries in a range that was read again whole and did
+-- not come: they are kept, and current no more.
+with replaced as (
+    update recall.note n set is_current = false, replaced_at = now()
+    where n.host = %(host)s and n.path = %(path)s and n.is_current
+        and n.id <> all(%(ids)s::bigint[])
+        and (
+            n.entry_key = any(%(entry_keys)s::text[])
+            or %(first)s::bigint is not null and n.ordinal >= %(first)s::bigint
+                and (%(last)s::bigint is null or n.ordinal < %(last)s::bigint)
+        )
+    returning n.id
+)
+update recall.message_text t set retracted = true from replaced r where t.id = r.id
+
+-- name: index_notes
+-- Make the search vectors of documents of notes.
+insert into recall.message_text (
+    id, chunk, ts, source, host, project, role, kind, tool, session_key, retracted, tsv
+)
+select
+    n.id, d.chunk, n.ts, n.source, n.host, n.project, 'assistant', n.shelf, null, null, false,
+    recall.index_document(d.document)
+from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
+    d (id, chunk, document)
+join recall.note n on n.id = d.id
+on conflict (id, chunk) do update set
+    retracted = false, ts = excluded.ts, project = excluded.project, tsv = excluded.tsv
+
+-- name: drop_raw_segments
+-- Original bytes that come again, from an offset on.
+delete from recall.raw_segment
+where host = %(host)s and path = %(path)s and generation = %(generation)s
+    and byte_offset >= %(byte_offset)s
+returning hash
+
+-- name: known_blobs
+-- Which original bytes are in the store.
+select hash from recall.raw_blob where hash = any(%(hashes)b::bytea[])
+
+-- name: insert_blobs
+-- Keep original bytes that are not in the store.
+insert into recall.raw_blob (hash, byte_length, codec, data)
+select hash, byte_length, codec, data
+from unnest(
+    %(hashes)b::bytea[], %(lengths)b::integer[], %(codecs)s::text[], %(data)b::bytea[]
+) b (hash, byte_length, codec, data)
+on conflict (hash) do nothing
+
+-- name: upsert_raw_segments
+-- Where original bytes stand.
+insert into recall.raw_segment (
+    host, path, source, generation, byte_offset, byte_length, hash, unfinished
+)
+select %(host)s, path, source, generation, byte_offset, byte_length, hash, unfinished
+from unnest(
+    %(paths)s::text[], %(sources)s::text[], %(generations)s::integer[], %(offsets)s::bigint[],
+    %(lengths)s::integer[], %(hashes)b::bytea[], %(unfinished)s::boolean[]
+) s (path, source, generation, byte_offset, byte_length, hash, unfinished)
+on conflict (host, path, generation, byte_offset) do update set
+    byte_length = excluded.byte_length, hash = excluded.hash, unfinished = excluded.unfinished,
+    stored_at = now()
+
+-- name: supersede_raw
+-- The bytes of the generation before, if all that stood in them stands in the new one.
+delete from recall.raw_segment s
+where s.host = %(host)s and s.path = %(path)s and s.generation = %(generation)s - 1
+    and not exists (
+        select from recall.message_retracted r
+        where r.session_key = %(session_key)s and r.generation = %(generation)s
+    )
+    and not exists (
+        select from recall.quarantine q
+        where q.host = s.host and q.path = s.path and q.generation = s.generation
+    )
+returning hash
+
+-- name: raw_spans
+-- What is kept of the original bytes of a path.
+select byte_offset, byte_length, hash
+from recall.raw_segment
+where host = %(host)s and path = %(path)s and generation = %(generation)s
+order by byte_offset
+
+-- name: drop_blobs
+-- Those of some original bytes that nothing points to any more.
+select recall.drop_unused_blobs(%(hashes)s::bytea[])
 
 -- name: stored_lines
 -- Lines of each piece that brought something new.
@@ -205,12 +396,14 @@ on conflict (host, path, generation, byte_offset) do update set
 insert into recall.ingest_state (
     host, path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines,
     head_hash, tail_hash, generation, rereading, parser_state, lines_seen, lines_stored,
-    lines_merged, lines_quarantined, lines_skipped, skip_reasons, source_missing_at, unreadable
+    lines_merged, lines_quarantined, lines_skipped, skip_reasons, source_missing_at, unreadable,
+    described, container, raw_bytes, unfinished_length, unfinished_hash
 ) values (
     %(host)s, %(path)s, %(source)s, %(session_key)s, %(size)s, %(mtime_ns)s, %(ctime_ns)s,
     %(inode)s, %(byte_offset)s, %(lines)s, %(head_hash)s, %(tail_hash)s, %(generation)s,
     %(rereading)s, %(parser_state)s, %(lines_seen)s, %(lines_stored)s, %(lines_merged)s,
-    %(lines_quarantined)s, %(lines_skipped)s, %(skip_reasons)s, null, %(unreadable)s
+    %(lines_quarantined)s, %(lines_skipped)s, %(skip_reasons)s, null, %(unreadable)s,
+    %(described)s, %(container)s, %(raw_bytes)s, %(unfinished_length)s, %(unfinished_hash)s
 )
 on conflict (host, path) do update set
     source = excluded.source, session_key = excluded.session_key, size = excluded.size,
@@ -221,14 +414,18 @@ on conflict (host, path) do update set
     lines_seen = excluded.lines_seen, lines_stored = excluded.lines_stored,
     lines_merged = excluded.lines_merged, lines_quarantined = excluded.lines_quarantined,
     lines_skipped = excluded.lines_skipped, skip_reasons = excluded.skip_reasons,
-    source_missing_at = null, unreadable = excluded.unreadable, read_at = now()
+    source_missing_at = null, unreadable = excluded.unreadable,
+    described = excluded.described, container = excluded.container, raw_bytes = excluded.raw_bytes,
+    unfinished_length = excluded.unfinished_length, unfinished_hash = excluded.unfinished_hash,
+    read_at = now()
 
 -- name: checkpoints
 -- Every file of a host.
 select
     path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head_hash,
     tail_hash, generation, rereading, parser_state, lines_seen, lines_stored, lines_merged,
-    lines_quarantined, lines_skipped, skip_reasons, source_missing_at is not null, unreadable
+    lines_quarantined, lines_skipped, skip_reasons, source_missing_at is not null, unreadable,
+    described, container, raw_bytes, unfinished_length, unfinished_hash
 from recall.ingest_state
 where host = %(host)s
 
