@@ -86,6 +86,14 @@ class RecallClient:
         """``GET /messages/{id}``."""
         return self._get(f"/messages/{_segment(message_id)}", params)
 
+    def ledger(self, params: Params) -> Answer:
+        """``GET /ledger``."""
+        return self._get("/ledger", params)
+
+    def memories(self, params: Params) -> Answer:
+        """``GET /memories``."""
+        return self._get("/memories", params)
+
     def status(self, params: Params) -> Answer:
         """``GET /status``."""
         return self._get("/status", params)

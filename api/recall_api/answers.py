@@ -206,8 +206,21 @@ class MessageVersion(BaseModel):
     length: int
 
 
+class NoteDetail(BaseModel):
+    """What an entry of a ledger or memory has besides its text."""
+
+    shelf: str = Field(description="ledger or memory.")
+    entry_key: str = Field(description="What names the entry in its file or table.")
+    path: str
+    title: str | None
+    session_id: str | None = Field(description="The client's own id of the session it is about.")
+    fields: dict[str, Any] = Field(description="What else the client keeps about it.")
+    is_current: bool
+    replaced_at: _Moment | None
+
+
 class MessageAnswer(BaseModel):
-    """One message in full."""
+    """One message in full, or one note in the same form."""
 
     id: _Id
     session_key: _Key | None
@@ -233,12 +246,55 @@ class MessageAnswer(BaseModel):
     current_id: str | None = Field(description="The message that stands there now.")
     length: int
     content: str
-    session: SessionName | None
+    session: SessionName | None = Field(description="Of a note: the session that it is about.")
+    note: NoteDetail | None
     occurrence_count: int = Field(description="In how many other places the same message stands.")
     occurrences: list[MessagePlace] = Field(description="Up to 50 of these places.")
     versions: list[MessageVersion]
     before: list[MessageLine]
     after: list[MessageLine]
+
+
+class NoteText(BaseModel):
+    """One text of a note, as it is or as it was."""
+
+    id: _Id
+    ts: _Moment | None
+    title: str | None
+    stored_at: _Moment
+    replaced_at: _Moment | None = Field(description="When another text took its place.")
+    length: int = Field(description="Characters of the whole text.")
+    truncated: bool
+    content: str
+
+
+class NoteLine(NoteText):
+    """An entry of a ledger or memory in a list."""
+
+    shelf: str = Field(description="ledger or memory.")
+    entry_key: str = Field(description="What names the entry in its file or table.")
+    source: str
+    host: str
+    path: str
+    ordinal: int
+    project: str | None
+    score: float | None
+    snippet: str = Field(description="As in a search hit, or the beginning of the content.")
+    session_id: str | None = Field(description="The client's own id of the session it is about.")
+    session_key: _Key | None = Field(description="That session, if it is stored.")
+    session_title: str | None
+    is_current: bool
+    versions: list[NoteText] = Field(description="On request: up to 20 earlier texts.")
+
+
+class NotesAnswer(BaseModel):
+    """One page of a ledger or of memories."""
+
+    query: str | None
+    entries: list[NoteLine]
+    stored: int = Field(description="How many current entries there are, whatever the filters.")
+    reasons: list[str] = Field(description="What the search may have missed, and why.")
+    next_cursor: str | None
 
 
 class Totals(BaseModel):
@@ -247,6 +303,7 @@ class Totals(BaseModel):
     sessions: int
     messages: int
     prompts: int
+    notes: int
     retracted: int
     estimated: list[str] = Field(description="Which of these are estimates.")
 
@@ -274,6 +331,7 @@ class SourceStatus(BaseModel):
     missing_files: int
     unreadable_files: int
     sessions: int
+    notes: int
     newest_message: _Moment | None
     newest_read: _Moment | None
     lines_seen: int

@@ -26,6 +26,8 @@ from recall_api.health import check_health
 from recall_api.messages import get_message, list_messages
 from recall_api.metrics import CONTENT_TYPE, Metrics, collect_store
 from recall_api.models import (
+    LedgerParams,
+    MemoriesParams,
     MessageParams,
     MessagesParams,
     SearchParams,
@@ -33,6 +35,7 @@ from recall_api.models import (
     StatusParams,
     explain,
 )
+from recall_api.notes import list_notes
 from recall_api.problems import MEDIA_TYPE, Problem, of_error
 from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
@@ -204,6 +207,8 @@ def _add_routes(app: FastAPI) -> None:
     add("/sessions", _list_sessions, answers.SessionsAnswer)
     add("/sessions/{key:path}/messages", _list_messages, answers.MessagesAnswer, responses=several)
     add("/sessions/{key:path}", _get_session, answers.SessionAnswer, responses=several)
+    add("/ledger", _search_ledger, answers.NotesAnswer, responses={409: several[409]})
+    add("/memories", _list_memories, answers.NotesAnswer)
     add("/messages/{message_id}", _get_message, answers.MessageAnswer, responses=missing)
     add("/status", _get_status, answers.StatusAnswer)
     add("/health", _check_health, answers.HealthAnswer, responses=unhealthy)
@@ -246,11 +251,25 @@ def _list_messages(
 def _get_message(
     service: _Service, message_id: _MessageId, params: Annotated[MessageParams, Query()]
 ) -> Response:
-    """One message in full, where else it stands, and the messages around it."""
+    """One message or note in full, where else it stands, and the messages around it."""
     with reading(service.pool) as connection:
         return _json(
             get_message(connection, message_id, context=params.context, max_chars=params.max_chars)
         )
+
+
+def _search_ledger(service: _Service, params: Annotated[LedgerParams, Query()]) -> Response:
+    """Entries of work ledgers: those with the words of `q`, best first; else newest first."""
+    request = params.request(datetime.now(UTC))
+    with reading(service.pool) as connection:
+        return _json(list_notes(connection, request))
+
+
+def _list_memories(service: _Service, params: Annotated[MemoriesParams, Query()]) -> Response:
+    """Memories of agents: those with the words of `q`, best first; else file by file."""
+    request = params.request(datetime.now(UTC))
+    with reading(service.pool) as connection:
+        return _json(list_notes(connection, request))
 
 
 def _get_status(service: _Service, params: Annotated[StatusParams, Query()]) -> Response:

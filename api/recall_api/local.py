@@ -9,12 +9,15 @@ from typing import Any
 from recall.config import Settings
 from recall_api.messages import get_message, list_messages
 from recall_api.models import (
+    LedgerParams,
+    MemoriesParams,
     MessageParams,
     MessagesParams,
     SearchParams,
     SessionsParams,
     StatusParams,
 )
+from recall_api.notes import list_notes
 from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
 from recall_api.sessions import get_session, list_sessions
@@ -61,6 +64,18 @@ class LocalBackend:
             return get_message(
                 connection, message_id, context=asked.context, max_chars=asked.max_chars
             )
+
+    def ledger(self, params: Params) -> Answer:
+        """``GET /ledger``."""
+        request = LedgerParams.read(params).request(datetime.now(UTC))
+        with reading(self._connection) as connection:
+            return list_notes(connection, request)
+
+    def memories(self, params: Params) -> Answer:
+        """``GET /memories``."""
+        request = MemoriesParams.read(params).request(datetime.now(UTC))
+        with reading(self._connection) as connection:
+            return list_notes(connection, request)
 
     def status(self, params: Params) -> Answer:
         """``GET /status``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recall.errors import NotFoundError, UsageError
+from recall_api.notes import find_note
 from recall_api.reading import Answer, Connection, decode_cursor, encode_cursor, fetch, fetch_one
 from recall_api.sessions import resolve_session
 from recall_sql.loader import load
@@ -118,14 +119,15 @@ def parse_id(text: str) -> int:
 def get_message(
     connection: Connection, message_id: str, *, context: int = 0, max_chars: int = DEFAULT_CHARS
 ) -> Answer:
-    """One message in full: of a session, of a prompt history, or one that a client took back.
+    """One message in full: of a session, of a prompt history, or one that a client took back; or a
+    note in the same form.
 
     ``context`` messages of its session on each side come with it, each cut at ``max_chars``.
     """
     number = parse_id(message_id)
     found = fetch_one(connection, load("sessions")["get_message"], {"id": number})
     if found is None:
-        return _get_prompt(connection, number, message_id)
+        return _get_other(connection, number, message_id)
     copy_key = found.pop("copy_key")
     count, places = _copies(connection, number, copy_key)
     before, after = _neighbours(connection, found, context, max_chars)
@@ -134,6 +136,7 @@ def get_message(
     return {
         **found,
         "session": _session(connection, found["session_key"]),
+        "note": None,
         "occurrence_count": count,
         "occurrences": places,
         "versions": fetch(connection, load("sessions")["message_versions"], limited),
@@ -142,13 +145,23 @@ def get_message(
     }
 
 
-def _get_prompt(connection: Connection, number: int, message_id: str) -> Answer:
-    found = fetch_one(connection, load("sessions")["get_prompt"], {"id": number})
+def _get_other(connection: Connection, number: int, message_id: str) -> Answer:
+    """What is no message of a session: a prompt or a note."""
+    found = _find_prompt(connection, number)
+    if found is None:
+        found = find_note(connection, number, most_versions=_MOST_LISTED)
     if found is None:
         raise NotFoundError(
             f"no message `{message_id}` is in the store",
             hint="ids come from `recall search`; a purge removes them",
         )
+    return found
+
+
+def _find_prompt(connection: Connection, number: int) -> Answer | None:
+    found = fetch_one(connection, load("sessions")["get_prompt"], {"id": number})
+    if found is None:
+        return None
     session = _session(connection, found["session_key"]) if found["session_key"] else None
     absent = ("part", "ts_origin", "branch", "tool", "call_id", "native_id", "model")
     return {
@@ -162,6 +175,7 @@ def _get_prompt(connection: Connection, number: int, message_id: str) -> Answer:
         "retracted_at": None,
         "current_id": found["id"],
         "session": session,
+        "note": None,
         "occurrence_count": 0,
         "occurrences": [],
         "versions": [],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recall.errors import UsageError
-from recall.records import Kind, Relation, Role
+from recall.records import Kind, Relation, Role, Shelf
 from recall_api.messages import DEFAULT_CHARS, MOST_CHARS, MOST_MESSAGES, MessagesRequest
+from recall_api.notes import DEFAULT_NOTE_CHARS, MOST_NOTE_CHARS, MOST_NOTES, NotesRequest
 from recall_api.search import MOST_HITS, MOST_QUERY_CHARS, Mode, SearchRequest, parse_when
 from recall_api.sessions import SessionsRequest
 
@@ -19,7 +21,7 @@ _Words = Annotated[list[_Word], Field(max_length=50)]
 _Cursor = Annotated[str, Field(max_length=2_048)]
 _When = Annotated[str, Field(max_length=64, examples=["2026-01-31", "3d", "2026-01-31T12:00:00Z"])]
 
-SearchKind = Kind | Literal["prompt"]
+SearchKind = Kind | Shelf | Literal["prompt"]
 SessionRelation = Relation | Literal["main"]
 
 
@@ -186,6 +188,75 @@ class MessageParams(Params):
         int, Field(ge=0, le=50, description="Messages of the session on each side.")
     ] = 0
     max_chars: Annotated[_Chars, Field(le=200_000)] = DEFAULT_CHARS
+
+
+class _NotesParams(Params):
+    """What both lists of notes take."""
+
+    q: Annotated[
+        str | None,
+        Field(
+            max_length=MOST_QUERY_CHARS,
+            description="Words as in a search; without any, all entries are listed.",
+        ),
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MOST_NOTES)] = 20
+    cursor: _Cursor | None = None
+    source: _Words = []
+    host: Annotated[_Words, Field(description="Machines that fed the store.")] = []
+    project: Annotated[_Words, Field(description="Working folders, or the last part of one.")] = []
+    since: _When | None = None
+    until: _When | None = None
+    max_chars: Annotated[
+        int,
+        Field(ge=1, le=MOST_NOTE_CHARS, description="Longer entries are cut: `truncated`."),
+    ] = DEFAULT_NOTE_CHARS
+
+    def _request(self, shelf: Shelf, now: datetime) -> NotesRequest:
+        return NotesRequest(
+            shelf=shelf,
+            query=self.q,
+            limit=self.limit,
+            cursor=self.cursor,
+            sources=self.source,
+            hosts=self.host,
+            projects=self.project,
+            since=parse_when(self.since, now) if self.since else None,
+            until=parse_when(self.until, now) if self.until else None,
+            max_chars=self.max_chars,
+        )
+
+
+class LedgerParams(_NotesParams):
+    """Which entries of work ledgers to give."""
+
+    session: Annotated[
+        _Words,
+        Field(description="Sessions that entries are about; they need not be stored themselves."),
+    ] = []
+
+    def request(self, now: datetime) -> NotesRequest:
+        """The list that these parameters ask for."""
+        return replace(self._request("ledger", now), sessions=self.session)
+
+
+class MemoriesParams(_NotesParams):
+    """Which memories to give."""
+
+    path: Annotated[
+        _Words, Field(description="Files: the path, the end of one, or a folder above it.")
+    ] = []
+    include_replaced: Annotated[
+        bool, Field(description="Also search and list earlier texts, and entries that are gone.")
+    ] = False
+
+    def request(self, now: datetime) -> NotesRequest:
+        """The list that these parameters ask for."""
+        return replace(
+            self._request("memory", now),
+            paths=self.path,
+            include_replaced=self.include_replaced,
+        )
 
 
 class StatusParams(Params):

@@ -16,6 +16,7 @@ _TABLES = {
     "sessions": "session",
     "messages": "message",
     "prompts": "prompt",
+    "notes": "note",
     "retracted": "message_retracted",
 }
 

@@ -43,6 +43,14 @@ class Backend(Protocol):
         """One message in full."""
         ...
 
+    def ledger(self, params: Params) -> Answer:
+        """Search or list entries of work ledgers."""
+        ...
+
+    def memories(self, params: Params) -> Answer:
+        """Search or list memories."""
+        ...
+
     def status(self, params: Params) -> Answer:
         """What is in the store and which parts are alive."""
         ...

@@ -28,7 +28,9 @@ _TABLES = (
     "messages",
     "retracted messages",
     "prompts",
+    "notes",
     "text index rows",
+    "spans of original bytes",
     "checkpoints",
     "quarantined lines",
 )
@@ -114,9 +116,11 @@ def _delete(connection: psycopg.Connection[Any], what: Mapping[str, str | None])
 
     sql = load("operate")
     rows = {"rows": _BATCH_ROWS}
-    for block in ("purge_ingest_state", "purge_quarantine", "purge_message_text", "purge_prompt"):
+    blocks = ("ingest_state", "quarantine", "message_text", "prompt", "note", "raw_segment")
+    for block in (f"purge_{name}" for name in blocks):
         while connection.execute(sql[block], {**what, **rows}).rowcount:
             pass
+    connection.execute(sql["purge_blobs"])
     while True:
         keys = [row[0] for row in connection.execute(sql["purge_some_sessions"], what)]
         if not keys:

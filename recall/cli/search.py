@@ -69,7 +69,9 @@ def search(
     host: list[str] = typer.Option([], "--host", help="Only this machine."),
     project: list[str] = typer.Option([], "--project", help="Only this working folder."),
     role: list[str] = typer.Option([], "--role", help="user, assistant, tool or system."),
-    kind: list[str] = typer.Option([], "--kind", help="text, tool_call, tool_result, prompt ..."),
+    kind: list[str] = typer.Option(
+        [], "--kind", help="text, tool_call, prompt, ledger, memory ..."
+    ),
     tool: list[str] = typer.Option([], "--tool", help="Only this tool."),
     session: list[str] = typer.Option([], "--session", help="Only this session."),
     since: str | None = typer.Option(None, "--since", help="A date or an age such as `3d`."),
@@ -163,7 +165,11 @@ def _print_footer(answer: Answer) -> None:
 def describe_coverage(coverage: Mapping[str, Any]) -> str:
     """What a search could see, on one line."""
     searched = coverage.get("searched", {})
-    counts = [f"{searched.get(name, 0):,} {name}" for name in ("messages", "prompts")]
+    counts = [
+        f"{searched.get(name, 0):,} {name}"
+        for name in ("messages", "prompts", "notes")
+        if name != "notes" or searched.get(name)
+    ]
     sources = [
         f"{row['source']} on {row['host']} (read {short_time(row['last_read'])})"
         for row in coverage.get("sources", [])

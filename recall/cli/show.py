@@ -18,7 +18,9 @@ _PAGE = 200
 
 def show(
     ref: str = typer.Argument(
-        ..., metavar="REF", help="Id of a message, or key or beginning of the id of a session."
+        ...,
+        metavar="REF",
+        help="Id of a message or note, or key or beginning of the id of a session.",
     ),
     context: int = typer.Option(
         0, "--context", "-C", min=0, max=50, help="Messages before and after a message."
@@ -31,7 +33,7 @@ def show(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the answer of the API."),
 ) -> None:
-    """Show a message or a session. Exit code 4 means that it is not in the store."""
+    """Show a message, a note or a session. Exit code 4 means that it is not in the store."""
     with open_backend(load_settings()) as backend:
         message = _find_message(backend, ref, context)
         if message is not None:
@@ -74,6 +76,9 @@ def _show_message(message: Answer, *, as_json: bool) -> None:
 
 
 def _print_place(message: Answer) -> None:
+    if message.get("note"):  # a server of before notes does not name it
+        _print_note_place(message)
+        return
     session = message["session"] or {}
     line = Text(one_line(session.get("title"), 100) or "untitled", "bold")
     if not message["session"]:
@@ -81,6 +86,22 @@ def _print_place(message: Answer) -> None:
     screen.print(line)
     if message["session_key"]:
         screen.print(Text(one_line(message["session_key"], 200), "dim"))
+    screen.print()
+
+
+def _print_note_place(message: Answer) -> None:
+    note_of = message["note"]
+    name = "ledger entry" if note_of["shelf"] == "ledger" else "memory"
+    screen.print(Text(one_line(note_of["title"], 100) or name, "bold"))
+    facts = [name, message["source"], message["host"], message["project"], note_of["path"]]
+    screen.print(Text("  ".join(one_line(fact, 400) for fact in facts if fact), "dim"))
+    if message["session"]:
+        session = message["session"]
+        about = f"{one_line(session['session_key'], 200)}  {one_line(session['title'], 100)}"
+        screen.print(Text(f"about session {about.strip()}", "dim"))
+    elif note_of["session_id"]:
+        unknown = one_line(note_of["session_id"], 200)
+        screen.print(Text(f"about session {unknown}, which is not stored", "dim"))
     screen.print()
 
 

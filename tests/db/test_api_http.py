@@ -182,7 +182,7 @@ def test_the_description_of_the_api_is_complete(api: httpx.Client) -> None:
     document = api.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/search", "/sessions", "/sessions/{key}", "/sessions/{key}/messages",
-        "/messages/{message_id}", "/status", "/health", "/metrics",
+        "/ledger", "/memories", "/messages/{message_id}", "/status", "/health", "/metrics",
     }  # fmt: skip
     for path, operations in document["paths"].items():
         assert set(operations) == {"get"}
@@ -200,6 +200,8 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("session", ("claude-code:laptop:a/../b/.",)),
     ("messages", ("0b7f2c9e", {"limit": 1})),
     ("messages", ("0b7f2c9e", {"around": 1, "context": 1})),
+    ("ledger", ({"q": "hello", "session": ["0b7f2c9e"], "limit": 1},)),
+    ("memories", ({"include_replaced": True, "path": ["MEMORY.md"]},)),
     ("status", ({"problems": 3},)),
 ]
 FAILING: list[tuple[str, tuple[Any, ...], type[RecallError]]] = [

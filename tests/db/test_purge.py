@@ -82,6 +82,10 @@ def test_purge_removes_every_row_of_the_source_and_no_other(store: str) -> None:
     assert result.exit_code == 0, result.output
     assert rows_by_source(store) == {"sample": before["sample"]}
     assert "the next ingest stores them again" in result.stderr
+    assert run("--source", "sample", "--yes").exit_code == 0
+    with connect(store) as conn:
+        for table in ("raw_segment", "raw_blob"):
+            assert conn.execute(f"select count(*) from recall.{table}").fetchone() == (0,)
 
 
 def test_counts_are_reported_as_json(store: str) -> None:
@@ -91,6 +95,7 @@ def test_counts_are_reported_as_json(store: str) -> None:
     assert answer["source"] == "sample"
     assert answer["deleted"]["sessions"] == before["session"] == 5
     assert answer["deleted"]["messages"] == before["message"]
+    assert answer["deleted"]["spans_of_original_bytes"] == before["raw_segment"] > 0
     assert answer["deleted"]["checkpoints"] == before["ingest_state"]
 
 

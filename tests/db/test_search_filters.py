@@ -239,5 +239,5 @@ def test_coverage_names_sources_files_and_what_is_hidden(messages: Messages) -> 
             "newest": "2026-04-27T18:40:00Z", "last_read": None,
         },
     ]  # fmt: skip
-    assert coverage["searched"] == {"messages": 3, "prompts": 0}
+    assert coverage["searched"] == {"messages": 3, "prompts": 0, "notes": 0}
     assert (coverage["unreadable"], coverage["quarantined"]) == (1, 0)

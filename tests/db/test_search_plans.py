@@ -37,6 +37,12 @@ def messages(database: str) -> Iterator[Messages]:
             " from recall.message where ordinal % 2 = 0"
         )
         found.connection.execute(
+            "insert into recall.note (id, shelf, source, host, path, entry_key, ordinal, content,"
+            "  content_hash)"
+            " select id + 3000000, 'ledger', 'ledger', 'server', 'ledger.db', id, ordinal, content,"
+            "  content_hash from recall.message where ordinal % 2 = 0"
+        )
+        found.connection.execute(
             "insert into recall.message_text (id, ts, source, host, role, kind, session_key, tsv)"
             " select id, ts, 'codex', 'server', role, kind, session_key,"
             "  recall.index_document(content || E'\\n') from recall.message"
@@ -104,7 +110,7 @@ def test_a_scan_reads_from_the_newest_end_and_stops(messages: Messages) -> None:
     "statement",
     [
         "select content from recall.entry where id = 77",
-        "select content from recall.entry where id = any('{7,8,9,1000010,2000012}')",
+        "select content from recall.entry where id = any('{7,8,9,1000010,2000012,3000012}')",
         "select e.content from unnest('{7,8,9}'::bigint[]) n (id) join recall.entry e using (id)",
     ],
 )
@@ -113,7 +119,7 @@ def test_an_entry_is_looked_up_by_its_id(messages: Messages, statement: str) -> 
     assert row is not None
     nodes = list(_nodes(row[0][0]["Plan"]))
     assert {node.get("Index Name") for node in nodes} >= {
-        "message_id", "message_retracted_pkey", "prompt_pkey",
+        "message_id", "message_retracted_pkey", "prompt_pkey", "note_pkey",
     }  # fmt: skip
     assert "Seq Scan" not in {node["Node Type"] for node in nodes}
 

@@ -211,7 +211,7 @@ def test_nothing_found_says_what_was_searched(messages: Messages) -> None:
     answer = messages.search("missing")
     assert answer["hits"] == []
     assert not answer["degraded"]
-    assert answer["coverage"]["searched"] == {"messages": 2, "prompts": 1}
+    assert answer["coverage"]["searched"] == {"messages": 2, "prompts": 1, "notes": 0}
 
 
 def test_a_snippet_cannot_carry_foreign_marks(messages: Messages) -> None:

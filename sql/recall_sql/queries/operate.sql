@@ -63,7 +63,11 @@ select
         where s.source = %(source)s and (%(host)s::text is null or s.host = %(host)s)),
     (select count(*) from recall.prompt
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.note
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
     (select count(*) from recall.message_text
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.raw_segment
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
     (select count(*) from recall.ingest_state
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
@@ -74,7 +78,9 @@ select
 -- The names of all sources that have anything stored.
 select source from recall.session
 union select source from recall.prompt
+union select source from recall.note
 union select source from recall.ingest_state
+union select source from recall.raw_segment
 order by source
 
 -- name: purge_ingest_state
@@ -95,7 +101,7 @@ delete from recall.quarantine where ctid = any(array(
 ))
 
 -- name: purge_message_text
--- A batch of rows of the text index, of messages and of prompts.
+-- A batch of rows of the text index, of messages, prompts and notes.
 delete from recall.message_text where ctid = any(array(
     select ctid from recall.message_text
     where source = %(source)s and (%(host)s::text is null or host = %(host)s)
@@ -109,6 +115,26 @@ delete from recall.prompt where ctid = any(array(
     where source = %(source)s and (%(host)s::text is null or host = %(host)s)
     limit %(rows)s
 ))
+
+-- name: purge_note
+-- A batch of notes, with their earlier texts.
+delete from recall.note where ctid = any(array(
+    select ctid from recall.note
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_raw_segment
+-- A batch of places of original bytes; the bytes that nothing points to any more follow at the end.
+delete from recall.raw_segment where ctid = any(array(
+    select ctid from recall.raw_segment
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_blobs
+-- The original bytes that nothing points to.
+select recall.drop_unused_blobs(null)
 
 -- name: purge_some_sessions
 -- Some sessions whose messages go next.

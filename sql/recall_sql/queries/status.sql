@@ -1,6 +1,6 @@
 -- name: sources
--- What came from each host and source: files, lines by what became of them, sessions, and how new
--- the newest message is. The age of a message is asked of the index, once per host and source.
+-- What came from each host and source: files, lines by what became of them, sessions, notes, and how
+-- new the newest message is. The age of a message is asked of the index, once per host and source.
 with files as (
     select
         f.host, f.source,
@@ -19,6 +19,11 @@ with files as (
     select s.host, s.source, count(*) as sessions
     from recall.session s
     group by s.host, s.source
+), notes as (
+    select n.host, n.source, count(*) as notes
+    from recall.note n
+    where n.is_current
+    group by n.host, n.source
 ), problems as (
     select q.host, q.source, count(*) as quarantined
     from recall.quarantine q
@@ -30,6 +35,7 @@ select
     coalesce(f.missing_files, 0) as missing_files,
     coalesce(f.unreadable_files, 0) as unreadable_files,
     coalesce(s.sessions, 0) as sessions,
+    coalesce(n.notes, 0) as notes,
     newest.ts as newest_message,
     f.newest_read,
     coalesce(f.lines_seen, 0) as lines_seen,
@@ -40,12 +46,13 @@ select
     coalesce(q.quarantined, 0) as quarantined
 from files f
 full join sessions s using (host, source)
+full join notes n using (host, source)
 full join problems q using (host, source)
 left join lateral (
     select t.ts
     from recall.message_text t
-    where t.source = coalesce(f.source, s.source, q.source)
-        and t.host = coalesce(f.host, s.host, q.host) and t.ts is not null
+    where t.source = coalesce(f.source, s.source, n.source, q.source)
+        and t.host = coalesce(f.host, s.host, n.host, q.host) and t.ts is not null
     order by t.ts desc
     limit 1
 ) newest on true
@@ -65,7 +72,7 @@ order by h.component
 select c.relname as name, c.reltuples::bigint as estimated_rows
 from pg_class c
 where c.oid = any(array[
-    'recall.session', 'recall.message', 'recall.prompt', 'recall.message_retracted'
+    'recall.session', 'recall.message', 'recall.prompt', 'recall.note', 'recall.message_retracted'
 ]::regclass[])
 
 -- name: count_session
@@ -79,6 +86,10 @@ select count(*) as exact_rows from recall.message
 -- name: count_prompt
 -- How many prompts there are.
 select count(*) as exact_rows from recall.prompt
+
+-- name: count_note
+-- How many ledger entries and memories there are.
+select count(*) as exact_rows from recall.note where is_current
 
 -- name: count_message_retracted
 -- How many messages were taken back.
