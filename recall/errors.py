@@ -11,7 +11,9 @@
     ├── BusyError               exit 75   another process holds the lock (EX_TEMPFAIL)
     ├── StoreError              exit 69   the database refused or failed (EX_UNAVAILABLE)
     │   ├── StoreUnavailableError         retryable: not reachable, restarting, full
-    │   └── SchemaError                   the schema is newer or damaged
+    │   ├── SchemaError                   the schema is newer or damaged
+    │   └── DamagedError    exit 65   stored bytes are not what they were (EX_DATAERR)
+    ├── TargetError             exit 73   a file cannot be written, or is in the way (EX_CANTCREAT)
     └── SourceError             exit 66   a session log cannot be read (EX_NOINPUT)
 
 ``retryable`` says whether the same call can succeed later without anybody changing it. ``hint`` is
@@ -82,6 +84,18 @@ class StoreUnavailableError(StoreError):
 
 class SchemaError(StoreError):
     """The schema in the database is not one that this code can use."""
+
+
+class DamagedError(StoreError):
+    """Stored bytes are not what they were."""
+
+    exit_code = 65
+
+
+class TargetError(RecallError):
+    """A file cannot be written, or another one is in its place."""
+
+    exit_code = 73
 
 
 class SourceError(RecallError):

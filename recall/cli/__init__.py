@@ -12,13 +12,19 @@ from recall.cli import (
     db,
     doctor,
     down,
+    import_files,
     ingest,
+    notes,
     purge,
+    reparse,
+    restore,
     search,
     sessions,
     show,
+    sources,
     status,
     up,
+    verify,
 )
 from recall.cli.output import print_error
 from recall.errors import RecallError
@@ -34,11 +40,18 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("down")(down.down)
 app.command("search", cls=search.SearchCommand)(search.search)
+app.command("ledger", cls=search.SearchCommand)(notes.ledger)
+app.command("memories", cls=search.SearchCommand)(notes.memories)
 app.command("sessions")(sessions.sessions)
 app.command("show")(show.show)
 app.command("status")(status.status)
 app.command("ingest")(ingest.ingest)
+app.command("sources")(sources.sources)
+app.command("import")(import_files.import_files)
 app.command("purge")(purge.purge)
+app.command("restore")(restore.restore)
+app.command("verify")(verify.verify)
+app.command("reparse")(reparse.reparse)
 app.command("doctor")(doctor.doctor)
 app.command("api")(api.api)
 app.add_typer(db.app, name="db")

@@ -1,0 +1,120 @@
+"""``recall reparse``: rebuild messages from the kept bytes of session logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING
+
+import typer
+
+from recall.cli.extras import need_server
+from recall.cli.ingest import progress_bar
+from recall.cli.output import note, print_json, screen
+from recall.cli.running import ingest_lock
+from recall.config import load_settings
+from recall.errors import NotFoundError, StoreError
+from recall.identity import load_identity
+
+if TYPE_CHECKING:
+    from recall_ingester.checkpoint import Checkpoint
+    from recall_ingester.reparse import Reparsed
+
+_SHOWN_FAILURES = 5
+
+
+def reparse(
+    source: list[str] = typer.Option([], "--source", metavar="NAME", help="Only this source."),
+    session: list[str] = typer.Option([], "--session", metavar="KEY", help="Only this session."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON."),
+) -> None:
+    """Rebuild the messages of this machine's sessions from their original bytes.
+
+    For use after an upgrade that reads a client's log better. The client's files are not needed.
+    Messages that come out as before keep their ids; a text that is replaced is kept as taken back.
+    """
+    settings = load_settings()
+    need_server()
+    from recall_ingester.exports import SOURCES
+    from recall_ingester.reparse import Reparser
+    from recall_ingester.run import pass_options
+    from recall_ingester.sinks.postgres import PostgresSink
+    from recall_ingester.sources import SAMPLE, all_sources, get_source
+    from recall_sql.store import open_store
+
+    identity = load_identity(settings.home, host=settings.host)
+    sources = {**all_sources(settings), SAMPLE: get_source(SAMPLE)}
+    with (
+        open_store(settings) as url,
+        ingest_lock(settings.home),
+        progress_bar("reading kept bytes") as advance,
+        ExitStack() as stack,
+    ):
+        sink = PostgresSink(url, identity)
+        stack.callback(sink.close)
+        reparser = Reparser(
+            sink,
+            pass_options(settings, identity),
+            sources,
+            {export.name: export for export in SOURCES},
+            KeptInStore(url, identity.host),
+        )
+
+        def wanted(known: Checkpoint) -> bool:
+            return (not source or known.source in source) and (
+                not session or known.session_key in session
+            )
+
+        result = reparser.run(wanted=wanted, progress=advance)
+    _report(result, as_json=as_json)
+
+
+class KeptInStore:
+    """The original bytes of one host in a database, each checked before it is given."""
+
+    def __init__(self, url: str, host: str) -> None:
+        self._url = url
+        self._host = host
+
+    @contextmanager
+    def __call__(self, known: Checkpoint) -> Iterator[IO[bytes]]:
+        from recall_sql.connection import connect
+        from recall_sql.raw import find_file, open_stream
+
+        with connect(self._url, application="recall reparse", autocommit=True) as connection:
+            file = find_file(connection, self._host, known.path)
+            if file is None:
+                raise NotFoundError(f"nothing is kept of `{known.path}`")
+            with open_stream(connection, file) as stream:
+                yield stream
+
+
+def _report(result: Reparsed, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "files": result.files,
+                "without_bytes": result.without_bytes,
+                "without_source": result.without_source,
+                "failed": result.failed,
+                "rows": result.rows.as_json(),
+            }
+        )
+    else:
+        rows = result.rows
+        screen.print(
+            f"{result.files:,} files read from their kept bytes:"
+            f" {rows.messages:,} messages written, {rows.retired:,} taken back",
+            markup=False,
+        )
+        if result.without_bytes:
+            note(f"{result.without_bytes:,} files were read before their bytes were kept")
+        if result.without_source:
+            note(f"{result.without_source:,} files are of a source that is not known here")
+        for path, reason in list(result.failed.items())[:_SHOWN_FAILURES]:
+            note(f"  {path}: {reason}")
+    if result.failed:
+        raise StoreError(
+            f"{len(result.failed):,} files could not be read from their kept bytes",
+            hint="`recall verify` tells what is damaged",
+        )
