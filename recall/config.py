@@ -180,6 +180,28 @@ class Settings:
         "How often the sessions of a database that changed are all compared, to see edits that "
         "move no watermark.",
     )
+    embed_model: str = _option(
+        _text,
+        "all-MiniLM-L6-v2-onnx-int8",
+        "Embedding model for search by meaning: the bundled one, a name that fastembed knows, or "
+        "the path of a folder with `model.onnx` and `tokenizer.json`. A change takes effect with "
+        "`recall reembed`.",
+    )
+    embed_kinds: tuple[str, ...] = _option(
+        _names,
+        ("text", "summary", "ledger", "memory"),
+        "Kinds of entries that can be found by meaning; `tool_result`, `tool_call` and `thinking` "
+        "can be added.",
+    )
+    embed_tokens: int = _option(
+        _whole(32, 8_192), 256, "Length of a passage, in tokens of the model."
+    )
+    embed_overlap_tokens: int = _option(
+        _whole(0, 256), 32, "How much of a passage the next one of a long text repeats, in tokens."
+    )
+    embed_threads: int = _option(
+        _whole(0, 256), 0, "Worker threads of the embedder; 0 means one a processor."
+    )
     #: The ``[[source]]`` tables; no setting of the environment, and no row of the reference.
     declared_sources: tuple[DeclaredSource, ...] = ()
 

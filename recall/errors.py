@@ -13,6 +13,7 @@
     │   ├── StoreUnavailableError         retryable: not reachable, restarting, full
     │   ├── SchemaError                   the schema is newer or damaged
     │   └── DamagedError    exit 65   stored bytes are not what they were (EX_DATAERR)
+    ├── ModelError              exit 69   the embedding model cannot be loaded or failed
     ├── TargetError             exit 73   a file cannot be written, or is in the way (EX_CANTCREAT)
     └── SourceError             exit 66   a session log cannot be read (EX_NOINPUT)
 
@@ -90,6 +91,12 @@ class DamagedError(StoreError):
     """Stored bytes are not what they were."""
 
     exit_code = 65
+
+
+class ModelError(RecallError):
+    """The embedding model cannot be loaded, or failed on a text."""
+
+    exit_code = 69
 
 
 class TargetError(RecallError):

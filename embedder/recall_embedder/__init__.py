@@ -1,1 +1,1 @@
-"""Turns passages into vectors. Empty until search by meaning is built."""
+"""Cuts texts into passages and turns them into vectors."""

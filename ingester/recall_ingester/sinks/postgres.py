@@ -22,7 +22,7 @@ from recall_ingester.checkpoint import Checkpoint, Counts, Stat
 from recall_ingester.sinks import Batch, Piece, Written
 from recall_ingester.sinks.postgres_notes import NoteWriter
 from recall_ingester.sinks.postgres_raw import RawWriter
-from recall_ingester.sinks.postgres_rows import first_of_each, send_documents
+from recall_ingester.sinks.postgres_rows import first_of_each, mark_dirty, send_documents
 from recall_sql.connection import connect, translate_errors
 from recall_sql.loader import load
 
@@ -160,6 +160,8 @@ class PostgresSink:
         )
         send_documents(cursor, sql["index_prompts"], ((row.id, row.content) for _, row in prompts))
         self._notes.write(cursor, first_of_each(batch.notes, changed))
+        if messages:
+            cursor.execute(sql["mark_dirty_messages"])
         if rewritten:
             cursor.execute(sql["drop_outgrown"], {"ids": [row.id for _, row in messages]})
         return {
@@ -175,6 +177,7 @@ class PostgresSink:
         cursor.execute(self._sql["drop_replaced"])
 
     def _retire(self, cursor: psycopg.Cursor[Any], batch: Batch) -> int:
+        sql = self._sql
         retired = 0
         ended: set[str] = set()
         for piece in batch.pieces:
@@ -182,7 +185,7 @@ class PostgresSink:
                 continue
             first, last = piece.retire
             cursor.execute(
-                self._sql["retire"],
+                sql["retire"],
                 {
                     "session_key": piece.session_key,
                     "first": first,
@@ -191,10 +194,12 @@ class PostgresSink:
                 },
             )
             retired += cursor.rowcount
+            if cursor.rowcount:
+                mark_dirty(cursor, sql, [(piece.session_key, first)])
             if last is None:
                 ended.add(piece.session_key)
         if ended:
-            cursor.execute(self._sql["drop_moved"], {"session_keys": sorted(ended)})
+            cursor.execute(sql["drop_moved"], {"session_keys": sorted(ended)})
         return retired
 
     def _keep_taken_back(self, cursor: psycopg.Cursor[Any], batch: Batch) -> int:

@@ -12,7 +12,7 @@ import psycopg
 from recall.hygiene import clean_json
 from recall.records import NoteRow
 from recall_ingester.sinks import Batch
-from recall_ingester.sinks.postgres_rows import send_documents
+from recall_ingester.sinks.postgres_rows import mark_dirty, send_documents
 
 
 class NoteWriter:
@@ -54,6 +54,8 @@ class NoteWriter:
                     "last": last,
                 },
             )
+            if gone := {f"note:{row[0]}" for row in cursor.fetchall()}:
+                mark_dirty(cursor, self._sql, [(key, 0) for key in sorted(gone)])
 
     def write(self, cursor: psycopg.Cursor[Any], rows: Sequence[tuple[int, NoteRow]]) -> None:
         """Store versions and their documents: the title, then the text."""
@@ -64,3 +66,5 @@ class NoteWriter:
             (row.id, f"{row.title}\n{row.content}" if row.title else row.content) for _, row in rows
         )
         send_documents(cursor, self._sql["index_notes"], texts)
+        if rows:
+            mark_dirty(cursor, self._sql, [(f"note:{row.id}", 0) for _, row in rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -46,3 +46,18 @@ def send_documents(
                 ids, chunks, made, size = [], [], [], 0
     if ids:
         cursor.execute(statement, {"ids": ids, "chunks": chunks, "documents": made})
+
+
+def mark_dirty(
+    cursor: psycopg.Cursor[Any], sql: Mapping[str, Any], places: Sequence[tuple[str, int]]
+) -> None:
+    """Say that the passages of sessions or notes are to be made again, each from an ordinal on."""
+    cursor.execute(
+        sql["mark_dirty"],
+        {
+            "keys": [key for key, _ in places],
+            "ordinals": [max(0, ordinal) for _, ordinal in places],
+            "counts": [1] * len(places),
+            "times": [None] * len(places),
+        },
+    )

@@ -262,6 +262,26 @@ from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
 join recall.message_retracted r on r.id = d.id
 on conflict (id, chunk) do nothing
 
+-- name: mark_dirty_messages
+-- Sessions of which messages were written: their passages are to be made again from there on.
+select recall.mark_dirty(
+    array_agg(c.session_key), array_agg(c.ordinal), array_agg(c.entries), array_agg(c.ts)
+)
+from (
+    select s.session_key, min(s.ordinal) as ordinal, count(*) as entries, max(s.ts) as ts
+    from pg_temp.stage_changed w
+    join pg_temp.stage_key s on s.id = w.id
+    where exists (select from recall.embedding_generation)
+    group by s.session_key
+) c
+having count(*) > 0
+
+-- name: mark_dirty
+-- Sessions or notes that changed in another way.
+select recall.mark_dirty(
+    %(keys)s::text[], %(ordinals)s::bigint[], %(counts)s::bigint[], %(times)s::timestamptz[]
+)
+
 -- name: find_new_notes
 -- Which versions of notes are new, or are current again.
 insert into pg_temp.stage_changed (id, piece, ordinal, old_id, rewritten)
@@ -300,6 +320,7 @@ with replaced as (
     returning n.id
 )
 update recall.message_text t set retracted = true from replaced r where t.id = r.id
+returning t.id
 
 -- name: index_notes
 -- Make the search vectors of documents of notes.
