@@ -13,6 +13,7 @@ from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.reader import ByteStream, Line, decompressed, read_lines, trim
 from recall_ingester.salvage import salvage
 from recall_ingester.sources.base import Parser, SourceFile
+from recall_ingester.sources.toolinput import leaves
 
 
 class FileReader:
@@ -168,6 +169,8 @@ class FileReader:
         if isinstance(value, dict):
             parsed = self._parser.record(value, line.ordinal)
             writer.parsed(parsed, line.ordinal, damaged=damaged)
+        elif any(isinstance(leaf, str) and leaf.strip() for leaf in leaves(value)):
+            writer.quarantine(_place(line), "not an object")  # no client's record, but a text
         else:
             writer.skip("not an object")
 

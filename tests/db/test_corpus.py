@@ -143,13 +143,14 @@ def test_claude_corpus(database: str, corpus: Path) -> None:
     assert summary.files_seen == summary.files_opened == 79
     assert summary.unreadable == {}
     assert summary.lines_seen == 2831
-    assert (summary.stored, summary.merged) == (2098, 5)
+    assert (summary.stored, summary.merged) == (2101, 5)
     # 84 lines of four pretty-printed files that are no JSON lines, and one damaged line each in
-    # truncated, 07-spliced-line, 11-splice (both salvaged) and 17-deep-nesting.
-    assert summary.quarantined == 88
+    # truncated, 07-spliced-line, 11-splice (both salvaged) and 17-deep-nesting; and two lines that
+    # are JSON texts and no records.
+    assert summary.quarantined == 90
     assert rows(database, "select count(*) from recall.quarantine where salvaged") == [(2,)]
-    assert summary.skipped == 640
-    assert (summary.messages, summary.sessions) == (2192, 69)
+    assert summary.skipped == 635
+    assert (summary.messages, summary.sessions) == (2195, 69)
     # Four unfinished last lines are progress notes: the pass saw them, and they enter the file's
     # account once they end.
     assert summary.skipped == sum(reasons(database).values()) + 4
@@ -166,14 +167,15 @@ def test_codex_corpus(database: str, corpus: Path) -> None:
     assert summary.files_seen == summary.files_opened == 49
     assert summary.lines_seen == 1735
     # Merged are lines that only tell something about their session: its header, its turns' model.
-    assert (summary.stored, summary.merged) == (1029, 155)
+    # Four such lines are the first of their file with certain instructions, which are stored.
+    assert (summary.stored, summary.merged) == (1033, 151)
     # One torn line each in codex-malformed-session and truncated-duplicate-line.
     assert summary.quarantined == 2
     assert summary.skipped == sum(reasons(database).values()) == 549
     # The same text told by two families of records, and usage counters.
     assert reasons(database)["duplicate family"] == 179
     assert reasons(database)["token_count"] == 257
-    assert (summary.messages, summary.sessions) == (1082, 44)
+    assert (summary.messages, summary.sessions) == (1088, 44)
     again = ingest(database, corpus / "codex", "codex")
     assert (again.files_opened, again.lines_seen, again.messages) == (0, 0, 0)
 

@@ -99,6 +99,19 @@ def test_output_that_only_the_structured_twin_has_is_kept() -> None:
     assert [m.part for m in parsed.messages] == [0, 1001]
 
 
+def test_file_of_the_structured_twin_is_kept_only_where_the_result_lacks_a_line() -> None:
+    block = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": "     1→def f():\n     2→  1",
+    }
+    (same,), _ = parse(user([block], toolUseResult={"file": {"content": "def f():\n  1\n"}}))
+    assert [m.part for m in same.messages] == [0]
+    (more,), _ = parse(user([block], toolUseResult={"file": {"content": "def f():\n  1\n  2\n"}}))
+    assert [m.text for m in more.messages][1:] == ["def f():\n  1\n  2\n"]
+    assert more.messages[1].call_id == "toolu_1"
+
+
 def test_image_becomes_a_stub_with_type_size_and_hash() -> None:
     image = {
         "type": "image",
@@ -352,3 +365,53 @@ def test_no_record_raises_and_its_state_is_json(records: list[dict[str, Any]]) -
             assert isinstance(message.text, str)
     resumed = TranscriptParser(SESSION, json.loads(json.dumps(parser.state())))
     assert resumed.state() == parser.state()
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "text"),
+    [
+        (
+            {"type": "frame-link", "title": "Preview of qty", "frameUrl": "https://x.invalid/1"},
+            "event",
+            "Preview Preview of qty https://x.invalid/1",
+        ),
+        ({"type": "tag", "tag": "billing"}, "event", "Tag billing"),
+        (
+            {"type": "system", "subtype": "api_refusal", "content": "refusal",
+             "apiRefusalExplanation": "Not this."},
+            "event",
+            "refusal\nNot this.",
+        ),
+        (
+            {"type": "system", "subtype": "stop_hook_summary", "hookErrors": ["lint failed"],
+             "stopReason": ""},
+            "event",
+            "lint failed",
+        ),
+        (
+            {"type": "attachment", "attachment": {
+                "type": "hook_success", "content": "", "stdout": "branch is clean"}},
+            "meta",
+            "branch is clean",
+        ),
+        (
+            {"type": "summary", "message": {"role": "system", "content": "What was done."}},
+            "summary",
+            "What was done.",
+        ),
+        (
+            {"type": "user", "message": {"role": "user", "contents": "misnamed"}},
+            "unknown",
+            '{"contents":"misnamed"}',
+        ),
+    ],
+)  # fmt: skip
+def test_text_beside_the_usual_place_is_kept(record: dict[str, Any], kind: str, text: str) -> None:
+    (parsed,), _ = parse(record)
+    assert [(message.kind, message.text) for message in parsed.messages] == [(kind, text)]
+
+
+def test_hook_that_says_nothing_is_skipped() -> None:
+    silent = {"type": "hook_success", "hookName": "x", "content": "", "stdout": "{}", "stderr": ""}
+    (parsed,), _ = parse({"type": "attachment", "attachment": silent})
+    assert (parsed.messages, parsed.skipped) == ([], "attachment hook_success")

@@ -118,6 +118,7 @@ def test_paginated_rollout_without_legacy_events_loses_nothing() -> None:
     using = parser()
     messages = said(read(fixture("paginated.jsonl"), using))
     assert [(role, kind) for role, kind, _ in messages] == [
+        ("system", "meta"),  # the instructions of the first turn
         ("user", "text"),
         ("assistant", "thinking"),
         ("assistant", "thinking"),
@@ -132,9 +133,9 @@ def test_paginated_rollout_without_legacy_events_loses_nothing() -> None:
         ("assistant", "text"),
     ]
     texts = [text for _, _, text in messages]
-    assert texts[3] == "bash -lc git mv cart.ts basket.ts"
-    assert "export const cart = [];" in texts[6]
-    assert "a later version's item" in texts[10]
+    assert texts[4] == "bash -lc git mv cart.ts basket.ts"
+    assert "export const cart = [];" in texts[7]
+    assert "a later version's item" in texts[11]
     assert using.session is not None
     assert using.session.title == "rename the cart module"
 
@@ -330,3 +331,21 @@ def test_index_gives_the_last_name_of_each_thread() -> None:
         ("b", "other", 50),
         ("a", "new", 50),
     ]
+
+
+def test_instructions_are_stored_once_however_often_turns_repeat_them() -> None:
+    mode = {"mode": "plan", "settings": {"developer_instructions": "plan first"}}
+    settings = {"user_instructions": "be brief", "collaboration_mode": mode}
+    wrapped = "# AGENTS.md instructions for /srv\n\n<INSTRUCTIONS>\nbe brief\n</INSTRUCTIONS>"
+    records: list[Record] = [
+        meta(),
+        {
+            "type": "response_item",
+            "payload": {"type": "message", "role": "user", "content": wrapped},
+        },
+        {"type": "turn_context", "payload": {"turn_id": "one", **settings}},
+        {"type": "turn_context", "payload": {"turn_id": "two", **settings}},
+        {"type": "world_state", "payload": {"state": {"agents_md": {"text": "be kind"}}}},
+        {"type": "turn_context", "payload": {"turn_id": "three", "user_instructions": "be kind"}},
+    ]
+    assert [text for _, _, text in said(read(records))] == [wrapped, "plan first", "be kind"]

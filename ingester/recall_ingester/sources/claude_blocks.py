@@ -22,6 +22,7 @@ _META_OPENINGS = (
 )
 #: Parts from here on come from beside the content blocks of a record.
 _EXTRA_PART = 1000
+_FILE_PART = 1010
 _TOOL_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -145,7 +146,18 @@ def extra_outputs(result: object, messages: Sequence[Message]) -> list[Message]:
             part = _EXTRA_PART + place
             extra.append(Message("tool", "tool_result", text, part, call_id=call))
             shown.append(text)
+    file = result.get("file")
+    text = _string(file.get("content")) if isinstance(file, Mapping) else ""
+    if text.strip() and not _has_lines(shown, text):
+        extra.append(Message("tool", "tool_result", text, _FILE_PART, call_id=call))
     return extra
+
+
+def _has_lines(shown: Sequence[str], text: str) -> bool:
+    """Whether each line of a file is in what was shown of it, where it has its number before it."""
+    lines = {line.strip() for whole in shown for line in whole.split("\n")}
+    lines |= {line.partition("→")[2].strip() for line in lines}
+    return all(line.strip() in lines for line in text.split("\n") if line.strip())
 
 
 def _string(value: object) -> str:

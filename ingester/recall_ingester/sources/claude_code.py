@@ -13,6 +13,7 @@ from typing import Any
 from recall_ingester.sources.base import LeavesOut, Parser, Reads, SourceBase, SourceFile
 from recall_ingester.sources.claude_history import HistoryParser
 from recall_ingester.sources.claude_transcript import (
+    STATE_ATTACHMENTS,
     SidecarParser,
     SpillParser,
     TranscriptParser,
@@ -30,10 +31,83 @@ _OTHER_FOLDERS = frozenset(
 )  # fmt: skip
 
 
+_STORED_WITH_MESSAGES = "stored with each message; a record without text has none"
+_STATE = "a switch or the state of the client, nothing that anybody wrote"
+_IDS = "ids between records; a message is stored with its own"
+_BYTES_ONLY = "kept as original bytes only"
+
 #: What is not stored as text. The original bytes of all files that are read are kept.
 LEAVES_OUT = (
     LeavesOut("file-history/, plans/, todos/, shell-snapshots/", "no conversation"),
     LeavesOut("memory/*.md", "read by the source `memory`"),
+    LeavesOut("sessions-index.json", "an index that the client makes from the sessions"),
+    LeavesOut("type=progress", f"what a running tool or subagent shows meanwhile; {_BYTES_ONLY}"),
+    LeavesOut(
+        "type=file-history-snapshot, type=file-history-delta",
+        f"names of the client's copies of files; {_BYTES_ONLY}",
+    ),
+    LeavesOut("type=last-prompt.lastPrompt", "the beginning of the last prompt, which is stored"),
+    LeavesOut(
+        ", ".join(f"attachment.type={kind}" for kind in sorted(STATE_ATTACHMENTS)),
+        f"what the client tells the model about its own state; {_BYTES_ONLY}",
+    ),
+    LeavesOut(
+        "toolUseResult.structuredPatch, toolUseResult.originalFile",
+        f"a file before an edit and the diff; the call has what was edited; {_BYTES_ONLY}",
+    ),
+    LeavesOut(
+        "toolUseResult.file.content", "the file that was read; its lines stand in the result"
+    ),
+    LeavesOut("message.content.*.signature", "a signature of the model's reasoning, not text"),
+    LeavesOut("message.content.*.type=redacted_thinking.data", "encrypted; nobody can read it"),
+    LeavesOut(
+        "type, subtype, message.type, message.content.*.type, message.content.*.source.type,"
+        " message.content.*.content.*.type, message.content.*.content.*.source.type,"
+        " message.content.*.caller.type, attachment.type, attachment.prompt.*.source.type,"
+        " toolUseResult.type, toolUseResult.*.type, toolUseResult.content.*.type",
+        "what kind of record or block it is; unknown kinds are kept whole",
+    ),
+    LeavesOut("timestamp, message.role, message.model", _STORED_WITH_MESSAGES),
+    LeavesOut(
+        "sessionId, session_id, agentId, worktreeSession.sessionId",
+        "stored as the session's id; a copied file has its own",
+    ),
+    LeavesOut(
+        "uuid, parentUuid, logicalParentUuid, leafUuid, messageId, toolUseID, sourceToolUseID,"
+        " promptId, requestId, message.id, attachment.toolUseID, refusedUserMessageUuid,"
+        " retractedMessageUuids, toolUseResult.results.*.tool_use_id",
+        _IDS,
+    ),
+    LeavesOut(
+        "userType, entrypoint, permissionMode, promptSource, sessionKind, origin.kind, effort,"
+        " level, operation, source, direction, thinkingMetadata.level, thinkingMetadata.kind,"
+        " toolDenialKind, apiRefusalCategory, errorDetails.code, attachment.commandMode,"
+        " attachment.hookName, attachment.hookEvent, toolUseResult.mode, toolUseResult.status,"
+        " compactMetadata.trigger, trigger, fallbackModel",
+        _STATE,
+    ),
+    LeavesOut("type=mode.mode", _STATE),
+    LeavesOut(
+        "message.usage, toolUseResult.usage, message.stop_reason, message.stop_details.type,"
+        " message.diagnostics.cache_miss_reason.type",
+        "token counts, and one word for why the model stopped",
+    ),
+    LeavesOut(
+        "attributionPlugin, attributionSkill, attributionMcpServer, attributionMcpTool,"
+        " attributionAgent",
+        "whose tokens an answer counts as",
+    ),
+    LeavesOut("agentName, teamName", "names of an agent and its team, with every record"),
+    LeavesOut("slug", "a second, made-up name of the session"),
+    LeavesOut(
+        "type=system.hookInfos.*.command, attachment.command", "commands of the user's hooks"
+    ),
+    LeavesOut(
+        "relocatedCwd, worktreeSession.worktreePath",
+        "becomes the folder of the messages that follow",
+    ),
+    LeavesOut("worktreeSession.worktreeBranch", "stored with the messages that follow"),
+    LeavesOut("toolUseResult.returnCodeInterpretation", "what an exit code means, in words"),
 )
 
 

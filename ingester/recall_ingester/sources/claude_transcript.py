@@ -18,16 +18,15 @@ _NOISE = frozenset(
     {
         "agent-color", "agent-setting", "attribution-snapshot", "bridge-session",
         "content-replacement", "file-history-delta", "file-history-snapshot",
-        "fork-context-ref", "frame-link", "last-prompt", "mode", "observer-ref",
-        "permission-mode", "progress", "tag",
+        "fork-context-ref", "last-prompt", "mode", "observer-ref", "permission-mode", "progress",
     }
 )  # fmt: skip
 #: Attachments that only tell the model about the state of the client.
-_STATE_ATTACHMENTS = frozenset(
+STATE_ATTACHMENTS = frozenset(
     {
         "agent_listing_delta", "auto_mode", "batching_reminder_sent", "budget_usd",
         "command_permissions", "compact_file_reference", "date_change", "deferred_tools_delta",
-        "dynamic_skill", "hook_success", "mcp_instructions_delta", "plan_mode", "plan_mode_exit",
+        "dynamic_skill", "mcp_instructions_delta", "plan_mode", "plan_mode_exit",
         "read_truncation_notice", "silent_turn_reminder", "skill_listing", "total_tokens_reminder",
         "ultra_effort_enter", "ultra_effort_exit",
     }
@@ -38,6 +37,18 @@ _TITLES = {
     "ai-title": ("aiTitle", 40),
     "summary": ("summary", 30),
 }
+_LINKS = {
+    "pr-link": ("Pull request", ("prUrl",)),
+    "frame-link": ("Preview", ("title", "frameUrl", "path")),
+    "tag": ("Tag", ("tag",)),
+}
+#: Texts of a system record beside its content.
+_SYSTEM_TEXTS = ("apiRefusalExplanation", "hookErrors", "hookAdditionalContext", "stopReason")
+#: What stands beside the content of a message.
+_ENVELOPE = frozenset(
+    {"container", "id", "model", "role", "stop_reason", "stop_sequence", "type", "usage"}
+)
+_HOOK_OUTPUTS = ("content", "stdout", "stderr")
 _PROMPT_TITLE_RANK = 10
 _TITLE_CHARS = 120
 _SPILL_PART_CHARS = 500_000
@@ -61,7 +72,9 @@ class TranscriptParser:
             "attachment": self._attachment,
             "relocated": self._moved,
             "worktree-state": self._moved,
-            "pr-link": self._pull_request,
+            "pr-link": self._link,
+            "frame-link": self._link,
+            "tag": self._link,
             **dict.fromkeys(_TITLES, self._title),
         }
 
@@ -124,14 +137,12 @@ class TranscriptParser:
             session.relation = "fork"
 
     def _user(self, value: Mapping[str, Any]) -> Parsed:
-        body = value.get("message")
-        content = body.get("content") if isinstance(body, dict) else body
         kind: Kind = "text"
         if value.get("isCompactSummary") is True:
             kind = "summary"
         elif value.get("isMeta") is True:
             kind = "meta"
-        messages = block_messages(content, role="user", kind=kind)
+        messages = _body_messages(value.get("message"), "user", kind)
         messages += extra_outputs(value.get("toolUseResult"), messages)
         self._propose_title(messages)
         return self._finish(value, messages)
@@ -144,7 +155,7 @@ class TranscriptParser:
         if model == "<synthetic>":  # an error text that the client made itself
             kind, model = "event", None
         self.session.model = self.session.model or model
-        messages = block_messages(body.get("content"), role="assistant", kind=kind)
+        messages = _body_messages(body, "assistant", kind)
         for message in messages:
             message.model = model
             message.is_error = message.is_error or value.get("isApiErrorMessage") is True
@@ -153,6 +164,7 @@ class TranscriptParser:
     def _system(self, value: Mapping[str, Any]) -> Parsed:
         subtype = _text(value.get("subtype")) or "system"
         texts = [_text(value.get("content")), _error_text(value.get("error"))]
+        texts += [render_input(value[name]) for name in _SYSTEM_TEXTS if value.get(name)]
         text = "\n".join(text for text in texts if text)
         if not text:
             return Parsed(skipped=f"system {subtype}")
@@ -164,6 +176,8 @@ class TranscriptParser:
     def _title(self, value: Mapping[str, Any]) -> Parsed:
         name, rank = _TITLES[cast(str, value["type"])]
         title = _text(value.get(name))
+        if not title and (said := _body_messages(value.get("message"), "system", "summary")):
+            return self._finish(value, said)
         if not title:
             return Parsed(skipped="empty title")
         if rank >= self.session.title_rank:
@@ -187,7 +201,15 @@ class TranscriptParser:
         if kind == "queued_command":
             messages = block_messages(body.get("prompt"), role="user", kind="text")
             self._propose_title(messages)
-        elif kind in _STATE_ATTACHMENTS or not body.keys() - {"type", "itemCount"}:
+        elif kind == "hook_success":
+            outputs = dict.fromkeys(
+                text for name in _HOOK_OUTPUTS if (text := _text(body.get(name)))
+            )
+            shown = "\n".join(outputs)
+            if not shown.strip("{}\n"):
+                return Parsed(skipped=f"attachment {kind}")
+            messages = [Message("user", "meta", shown)]
+        elif kind in STATE_ATTACHMENTS or not body.keys() - {"type", "itemCount"}:
             return Parsed(skipped=f"attachment {kind}")
         else:  # a file, a note or a hook's answer that the client put before the model
             content = {name: item for name, item in body.items() if name != "type"}
@@ -200,11 +222,14 @@ class TranscriptParser:
         self._cwd = _text(value.get("relocatedCwd")) or _text(place) or self._cwd
         return Parsed(session_info=True)
 
-    def _pull_request(self, value: Mapping[str, Any]) -> Parsed:
-        url = _text(value.get("prUrl"))
-        if not url:
-            return Parsed(skipped="pr-link")
-        return Parsed(messages=[_message(value, "system", "event", f"Pull request {url}")])
+    def _link(self, value: Mapping[str, Any]) -> Parsed:
+        """A word or an address that was put on the session."""
+        kind = cast(str, value["type"])
+        opening, names = _LINKS[kind]
+        texts = [text for name in names if (text := _text(value.get(name)))]
+        if not texts:
+            return Parsed(skipped=kind)
+        return Parsed(messages=[_message(value, "system", "event", " ".join((opening, *texts)))])
 
     def _finish(self, value: Mapping[str, Any], messages: list[Message]) -> Parsed:
         native = _text(value.get("uuid"))
@@ -328,6 +353,15 @@ def _message(value: Mapping[str, Any], role: Role, kind: Kind, text: str) -> Mes
     native = _text(value.get("uuid"))
     scope = f"{native}/0" if native else None
     return Message(role, kind, text, native_id=native, copy_scope=scope)
+
+
+def _body_messages(body: object, role: Role, kind: Kind) -> list[Message]:
+    """The messages of a record's body; one whose content has another name is kept as JSON."""
+    if not isinstance(body, Mapping):
+        return block_messages(body, role=role, kind=kind)
+    if "content" not in body and (rest := {k: v for k, v in body.items() if k not in _ENVELOPE}):
+        return [Message(role, "unknown", compact(rest))]
+    return block_messages(body.get("content"), role=role, kind=kind)
 
 
 def _text(value: object) -> str | None:

@@ -39,10 +39,108 @@ _INDEXES = {"history.jsonl": "prompts", "session_index.jsonl": "titles"}
 _HOME_NAME = ".codex"
 
 
+_BYTES_ONLY = "kept as original bytes only"
+_STATE = "a setting or the state of the client, nothing that anybody wrote"
+
 #: What is not stored as text. The original bytes of all files that are read are kept.
 LEAVES_OUT = (
     LeavesOut("*.sqlite", "caches of the rollouts, apart from some titles"),
     LeavesOut("auth.json", "credentials"),
+    LeavesOut(".rollout-*.tmp", "a rollout while the client rewrites it"),
+    LeavesOut("payload.base_instructions", f"the client's own system prompt; {_BYTES_ONLY}"),
+    LeavesOut(
+        "type=session_meta.payload.dynamic_tools",
+        f"the manuals of tools that the client offers to the model; {_BYTES_ONLY}",
+    ),
+    LeavesOut("payload.final_output_json_schema", "the form that an answer had to have"),
+    LeavesOut(
+        "payload.encrypted_content, payload.replacement_history.*.encrypted_content",
+        "encrypted; nobody can read it",
+    ),
+    LeavesOut(
+        "type, payload.type, payload.content.*.type, payload.summary.*.type,"
+        " payload.output.type, payload.output.*.type, payload.content_items.*.type,"
+        " payload.item.type, payload.item.content.*.type, payload.item.action.type,"
+        " payload.item.result.content.*.type, payload.result.Ok.content.*.type,"
+        " payload.replacement_history.*.type, payload.replacement_history.*.content.*.type,"
+        " payload.replacement_history.*.summary.*.type, payload.tools.*.type",
+        "what kind of record or part it is; unknown kinds are kept whole",
+    ),
+    LeavesOut(
+        "payload.parsed_cmd, payload.item.parsed_cmd", "the command once more, taken to pieces"
+    ),
+    LeavesOut(
+        "timestamp, payload.timestamp, payload.started_at, payload.role,"
+        " payload.replacement_history.*.role, type=turn_context.payload.model,"
+        " type=turn_context.payload.collaboration_mode.**.model,"
+        " payload.type=token_count.info.model",
+        "stored with each message; a record without text, or with a text that another one told,"
+        " has none",
+    ),
+    LeavesOut(
+        "payload.turn_id, payload.metadata.turn_id, parent_id, payload.item.id,"
+        " payload.internal_chat_message_metadata_passthrough.turn_id,"
+        " payload.replacement_history.*.id,"
+        " payload.replacement_history.*.internal_chat_message_metadata_passthrough.turn_id,"
+        " payload.window_id, payload.previous_window_id, payload.first_window_id,"
+        " payload.context_window.window_id",
+        "ids between records; a message is stored with its own",
+    ),
+    LeavesOut("type=session_meta.payload.id", "the parent's id in a header that was copied"),
+    LeavesOut(
+        "type=turn_context.payload.approval_policy, type=turn_context.payload.sandbox_policy,"
+        " type=turn_context.payload.summary, type=turn_context.payload.effort,"
+        " type=turn_context.payload.collaboration_mode.mode,"
+        " type=turn_context.payload.collaboration_mode.settings.reasoning_effort,"
+        " type=turn_context.payload.personality, type=turn_context.payload.truncation_policy,"
+        " type=turn_context.payload.permission_profile, type=turn_context.payload.timezone,"
+        " type=turn_context.payload.file_system_sandbox_policy,"
+        " type=turn_context.payload.approvals_reviewer,"
+        " type=turn_context.payload.multi_agent_mode",
+        _STATE,
+    ),
+    LeavesOut(
+        "type=session_meta.payload.originator, type=session_meta.payload.source,"
+        " type=session_meta.payload.model_provider, type=session_meta.payload.history_mode,"
+        " type=session_meta.payload.memory_mode",
+        _STATE,
+    ),
+    LeavesOut(
+        "type=session_meta.payload.git.repository_url, type=session_meta.payload.git.commit_hash",
+        "the state of the working copy; its branch is stored",
+    ),
+    LeavesOut(
+        "payload.agent_nickname, payload.agent_role, payload.agent_path",
+        "made-up name, role and place of a subagent",
+    ),
+    LeavesOut(
+        "type=world_state.payload.state.collaboration_mode,"
+        " type=world_state.payload.state.environments.timezone,"
+        " type=world_state.payload.state.multi_agent_mode,"
+        " type=world_state.payload.state.personality",
+        _STATE,
+    ),
+    LeavesOut(
+        "payload.phase, payload.item.phase, payload.status, payload.execution,"
+        " payload.collaboration_mode_kind, payload.type=exec_command_end.source",
+        _STATE,
+    ),
+    LeavesOut(
+        "payload.thread_settings.model_provider_id, payload.thread_settings.reasoning_effort,"
+        " payload.thread_settings.service_tier, payload.thread_settings.approval_policy,"
+        " payload.thread_settings.approvals_reviewer, payload.thread_settings.personality,"
+        " payload.thread_settings.active_permission_profile,"
+        " payload.thread_settings.collaboration_mode.mode,"
+        " payload.thread_settings.permission_profile",
+        _STATE,
+    ),
+    LeavesOut(
+        "payload.type=token_count.rate_limits, payload.type=account/rateLimits/updated.rate_limits",
+        "limits of the account",
+    ),
+    LeavesOut("payload.result.Ok._meta", "how the client draws a result"),
+    LeavesOut("payload.namespace, payload.tools.*.name", "stored as a part of the tool's name"),
+    LeavesOut("thread_name, updated_at", "an earlier name of a thread; the last one is its title"),
 )
 
 

@@ -60,6 +60,9 @@ _EVENT_FAMILIES = {
     "turn_complete": "f",
     "context_compacted": "f",
 }
+_INSTRUCTIONS = re.compile(
+    r"# AGENTS\.md[^\n]*\n\s*(?:<INSTRUCTIONS>\s*)?(.*?)(?:\s*</INSTRUCTIONS>.*)?", re.DOTALL
+)
 _WORKING_DIRECTORY = re.compile(r"<cwd>([^<>\n]+)</cwd>|^Current working directory: (.+)$", re.M)
 
 
@@ -189,7 +192,9 @@ class RolloutParser:
         if kind == "turn_context":
             self._enter_turn(payload)
             self._settings(payload)
-            return _HEADER, _SESSION_INFO
+            return _HEADER, self._instructions(payload) or _SESSION_INFO
+        if kind == "world_state" and (told := self._instructions(mapping(payload.get("state")))):
+            return _HEADER, told
         if kind == "compacted":
             return _COMPACTION, self._compacted(payload)
         if kind == "inter_agent_communication":
@@ -238,8 +243,9 @@ class RolloutParser:
         if name in ("task_started", "turn_started"):
             self._enter_turn(payload)
         elif name == "thread_settings_applied":
-            self._settings(mapping(payload.get("thread_settings")))
-            return _EVENT, _SESSION_INFO
+            settings = mapping(payload.get("thread_settings"))
+            self._settings(settings)
+            return _EVENT, self._instructions(settings) or _SESSION_INFO
         elif name == "thread_name_updated":
             return _EVENT, self._renamed(payload)
         return _EVENT_FAMILIES.get(name, _EVENT), event(payload)
@@ -265,6 +271,18 @@ class RolloutParser:
         self._cwd = word(payload.get("cwd")) or self._cwd
         self._draft.cwd = self._draft.cwd or self._cwd
         self._draft.model = word(payload.get("model")) or self._draft.model
+
+    def _instructions(self, holder: Payload) -> list[Message]:
+        """What a person told the client to tell the model; each turn repeats it."""
+        mode = mapping(mapping(holder.get("collaboration_mode")).get("settings"))
+        given = [
+            holder.get("user_instructions"),
+            holder.get("developer_instructions"),
+            mode.get("developer_instructions"),
+            mapping(holder.get("agents_md")).get("text"),
+        ]
+        new = [text for value in given for text in texts(value) if self._file.add(text)]
+        return [Message("system", "meta", text) for text in new]
 
     def _compacted(self, payload: Payload) -> Drafts:
         """The summary, and those texts of the new history that the file does not have yet."""
@@ -326,7 +344,9 @@ class RolloutParser:
             self._learn(message)
 
     def _learn(self, message: Message) -> None:
-        """Title and working directory, as far as the user's texts tell them."""
+        """Title, working directory and instructions, as far as the user's texts tell them."""
+        if message.kind == "meta" and (given := _INSTRUCTIONS.fullmatch(message.text.strip())):
+            self._file.add(given[1])  # the settings of a turn repeat them without their wrapping
         if message.kind == "meta" and self._draft.cwd is None:
             found = _WORKING_DIRECTORY.search(message.text[:2000])
             self._draft.cwd = word((found[1] or found[2]).strip()) if found else None

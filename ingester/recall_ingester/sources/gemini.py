@@ -56,6 +56,7 @@ class GeminiCli(SourceBase):
         LeavesOut(
             "tmp/*/tool-outputs/**", "whole tool outputs that the conversation has cut short"
         ),
+        LeavesOut("projects.json", "names the folder of each project; its path is stored"),
         LeavesOut("**.projectHash", "names the project, which is stored by its path"),
         LeavesOut("**.kind", "main or subagent; stored as the session's relation"),
         LeavesOut("**.memoryScratchpad", "the client's own digest of the messages"),
@@ -68,6 +69,15 @@ class GeminiCli(SourceBase):
         LeavesOut("**.resultDisplay.*.*.fg", "a colour of the screen"),
         LeavesOut("**.resultDisplay.*.*.bg", "a colour of the screen"),
         LeavesOut("**.tokens", "token counts"),
+        LeavesOut(
+            "type, messages.*.type, $set.messages.*.type, history.*.role",
+            "stored as the role of the message; unknown types are kept whole",
+        ),
+        LeavesOut(
+            "**.thoughts.*.timestamp, **.toolCalls.*.timestamp",
+            "times inside a message, which has its own",
+        ),
+        LeavesOut("$set.lastUpdated, start_time", "stored as when the session began and ended"),
     )
 
     def roots(self, env: Mapping[str, str], user_home: Path) -> list[Path]:

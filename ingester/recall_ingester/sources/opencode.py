@@ -48,7 +48,7 @@ class OpenCode(SourceBase):
         LeavesOut("session.permission", "settings"),
         LeavesOut("session.metadata", "settings of whoever started the session"),
         LeavesOut("session.share_url", "an address of the client's service"),
-        LeavesOut("session.slug", "a second, made-up name"),
+        LeavesOut("slug, session.slug", "a second, made-up name"),
         LeavesOut("session.path", "the directory, relative to the project"),
         LeavesOut("project", "names, icons and commands of the project; its folder is kept"),
         LeavesOut("message.data.summary.diffs", "diffs of whole files, made from git"),
@@ -57,10 +57,40 @@ class OpenCode(SourceBase):
         LeavesOut("message.data.metadata.tool", "titles and previews of results (first versions)"),
         LeavesOut("**.responseHeaders", "HTTP headers of a failed request"),
         LeavesOut("**.snapshot", "ids of git trees"),
-        LeavesOut("parts.*.data.hash", "the id of a git tree"),
-        LeavesOut("parts.*.data.files", "files that a step changed; its tool calls name them"),
-        LeavesOut("parts.*.data.reason", "why a step ended, one word of the provider"),
-        LeavesOut("parts.*.data.metadata", "what the provider wants back: signatures, item ids"),
+        LeavesOut("hash, part.data.hash", "the id of a git tree"),
+        LeavesOut("files, part.data.files", "files that a step changed; its tool calls name them"),
+        LeavesOut(
+            "reason, part.data.reason, finish, message.data.finish",
+            "why a step ended, one word of the provider",
+        ),
+        LeavesOut(
+            "metadata, part.data.metadata", "what the provider wants back: signatures, item ids"
+        ),
+        LeavesOut(
+            "type, part.data.type, session_message.data.content.*.type,"
+            " session_message.data.content.*.state.content.*.type",
+            "what kind of part it is; unknown kinds are kept whole",
+        ),
+        LeavesOut(
+            "id, part.id, projectID, session.project_id",
+            "ids of parts and projects; a message is stored with its own",
+        ),
+        LeavesOut("role", "stored with each message; one without text has none"),
+        LeavesOut(
+            "agent, mode, variant, message.data.agent, message.data.mode, message.data.variant,"
+            " session_message.data.agent",
+            "which of the client's own ways of working was on",
+        ),
+        LeavesOut(
+            "providerID, model.providerID, message.data.providerID, message.data.model.providerID,"
+            " session.model.providerID, session_message.data.model.providerID",
+            "who offers the model; its name is stored",
+        ),
+        LeavesOut(
+            "state.status, part.data.state.status, session_message.data.content.*.state.status",
+            "stored as whether the call failed",
+        ),
+        LeavesOut("mime, part.data.mime", "a media type"),
         LeavesOut("**.providerMetadata", "what the provider wants back: signatures, item ids"),
         LeavesOut("**.provider", "what the provider wants back: signatures, item ids"),
         LeavesOut("session_message.data.metadata", "where a message came from, for the client"),

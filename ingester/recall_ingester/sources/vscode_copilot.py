@@ -123,6 +123,7 @@ class VsCodeCopilot(SourceBase):
     )
     leaves_out = (
         *(LeavesOut(where, why) for where, why in _FILES_LEFT_OUT),
+        LeavesOut("k", "the place that a change in a log of changes is about"),
         *(LeavesOut(f"**.{key}", why) for key, why in _FIELDS_LEFT_OUT),
         *(LeavesOut(f"**.{key}", why) for key, why in UNTOLD.items()),
     )
