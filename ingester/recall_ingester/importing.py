@@ -86,11 +86,13 @@ class Importer:
                 digest.update(data)
             opened.seek(0)
             source = self.summary.source = source_of(opened)
+            # The path holds the hash, so what is kept under it is this file.
             writer = self._writer(source, f"{source}#import-{digest.hexdigest()[:32]}")
+            is_kept = writer.known.raw_bytes == size
             import_lines(
                 writer, source, self._options.host, opened, lambda done: self._advance(done, size)
             )
-            if self._options.keep_raw:
+            if self._options.keep_raw and not is_kept:
                 self._keep_file(writer, opened, digest.digest())
         self._end()
 
@@ -126,6 +128,7 @@ class Importer:
     def _notes(self, export: Export) -> None:
         source = export.source.name
         writer = self._writer(source, f"{source}#notes")
+        writer.restart(replace(writer.known, byte_offset=0, lines=0))
         writer.start()
         number = 0
         for number, note in enumerate(export.notes(), 1):
@@ -134,6 +137,8 @@ class Importer:
                 writer.hand_over()
                 writer.start()
         self.summary.notes = number
+        if number:
+            writer.end(replace(writer.known, lines=number))
 
     def _problems(self, export: Export) -> None:
         """Elements that are no conversation: each import has its own list of them."""
@@ -181,7 +186,7 @@ class Importer:
         rows = RowBuilder(
             source=source,
             host=self._options.host,
-            path=path,
+            path=rows_path(known),
             redact_secrets=self._options.redact,
         )
         return PieceWriter(
@@ -207,6 +212,14 @@ class Importer:
     def _advance(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(done, total)
+
+
+def rows_path(known: Checkpoint) -> str:
+    """What the rows of a file name as their place. Notes of imports stand under their source, so
+    that a later import of the same note is a new version of it."""
+    if known.container == CONTAINER and known.session_key is None:
+        return f"{known.source}#notes"
+    return known.path
 
 
 def source_of(opened: IO[bytes]) -> str:

@@ -43,7 +43,9 @@ class Spans:
             unfinished=unfinished,
         )
 
-    def cut(self, byte_offset: int, data: bytes, *, unfinished: bool = False) -> Iterator[RawSpan]:
+    def cut(
+        self, byte_offset: int, data: bytes | memoryview, *, unfinished: bool = False
+    ) -> Iterator[RawSpan]:
         """The spans of bytes that stand at an offset of the file."""
         view = memoryview(data)
         at = 0

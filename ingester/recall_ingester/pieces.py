@@ -46,8 +46,11 @@ class PieceWriter:
         host: str,
         batch: Batch,
         flush: Callable[[Batch], Written],
+        provisional: bool = False,
     ) -> None:
         self.known = known
+        #: Whether the session's id is only the file's place, until a record tells it.
+        self.provisional = provisional
         self.rows = rows
         self.host = host
         self._batch = batch
@@ -190,19 +193,37 @@ class PieceWriter:
         self._piece.supersedes_raw = True
 
     def raw_ahead(self, spans: Iterable[RawSpan]) -> None:
-        """Keep original bytes at once, before their checkpoint does; a next pass replaces them."""
-        self.raw(spans)
-        self.hand_over()
-        self.start()
+        """Keep original bytes at once, before their checkpoint is; a next pass replaces them.
+
+        They go in a batch of their own: the rows of the current piece stay together, because what
+        the client took back is found among the rows of one batch.
+        """
+        mine = [span for span in self._batch.raw if span.path == self.known.path]
+        self._batch.raw[:] = [span for span in self._batch.raw if span.path != self.known.path]
+        self._batch.raw_bytes -= sum(len(span.data) for span in mine)
+        ahead = Batch(pieces=[self._new_piece(counted=False)], raw=[*mine, *spans])
+        ahead.pieces[0].raw_from, self._piece.raw_from = self._piece.raw_from, None
+        self._flush(ahead)
 
     def sessions(self, own: SessionDraft | None, labels: Iterable[SessionDraft] = ()) -> None:
-        """What the file tells about its own session and about others."""
+        """What the file tells about its own session and about others.
+
+        A session whose id is not known yet is not told of before it holds something.
+        """
         drafts = [(draft, False) for draft in labels]
-        if own is not None and self.known.session_key:
+        if own is not None and self.known.session_key and self._holds_something():
             drafts.append((own, True))
         for draft, is_own in drafts:
             row = self.rows.session(draft, from_transcript=is_own)
             self._batch.sessions[row.session_key, self.known.path] = row
+
+    def _holds_something(self) -> bool:
+        totals = self._totals
+        return (
+            not self.provisional
+            or totals.stored + totals.merged > 0
+            or any(row.session_key == self.known.session_key for _, row in self._batch.messages)
+        )
 
     def state(self, state: dict[str, Any]) -> dict[str, Any]:
         """A parser's state with what the piece writer itself has to remember."""

@@ -133,8 +133,11 @@ def _find_missing(
             continue
         if checkpoint.unreadable is not None and checkpoint.lines == 0:
             plan.readable.append(member)
-        elif not checkpoint.missing and not os.path.lexists(key):
-            plan.missing.append(member)
+        elif not os.path.lexists(key):
+            if not checkpoint.missing:
+                plan.missing.append(member)
+        elif checkpoint.container is None and not Path(key).is_file():
+            plan.unreadable[key] = (checkpoint.source, "not a regular file")
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -182,6 +185,8 @@ class Claims:
                     self._owners[key] = None
                     return candidate, False
                 owner = self._owners[key]
+                if owner is not None and owner.path == path_key(file.path):
+                    return candidate, False
                 if owner is not None and takes_over(owner):
                     self._owners[key] = None
                     return candidate, True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
 from recall.jsontext import MalformedLine
+from recall.records import RawSpan
 from recall_ingester.checkpoint import Checkpoint, Stat
-from recall_ingester.original import SPAN_BYTES, Spans
+from recall_ingester.original import SPAN_BYTES, Spans, span_hash
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.sources.base import Document, DocumentParser
 
@@ -53,17 +54,19 @@ class DocumentReader:
         if self._keep_raw:
             spans = Spans(checkpoint.path, checkpoint.generation)
             self._writer.raw_from(kept_from)
-            self._writer.raw(spans.cut(kept_from, data[kept_from:]))
+            self._keep(spans.cut(kept_from, memoryview(data)[kept_from:]))
         self._parse(data, replace(checkpoint, head_hash=_hash(data, len(data))))
 
-    def read_slots(self, slots: Iterable[bytes], stat: Stat, watermark: str, kept: Kept) -> None:
-        """Read one session of a container from its rows.
+    def read_slots(self, slots: list[bytes], stat: Stat, watermark: str, kept: Kept) -> None:
+        """Read one session of a container from its rows. Empties the list, so that a long session
+        is not in memory twice.
 
         ``kept`` is what is kept of its bytes. Rows that are as they were are not stored again; if
         there are fewer rows now, the bytes of before stay as an earlier generation.
         """
-        rows = list(slots)
-        data = b"".join(rows)
+        places = list(_places(map(len, slots)))
+        data = b"".join(slots)
+        slots.clear()
         known = self._writer.known
         digest = _hash(data, len(data))
         mark = hashlib.sha256(watermark.encode("utf-8", "surrogatepass")).digest()
@@ -72,10 +75,9 @@ class DocumentReader:
         if digest == known.head_hash and known.lines and not known.rereading and not keeps:
             self._unchanged(stat, mark)
             return
-        pieces = list(_pieces(rows))
-        checkpoint = self._begin(known, stat, len(data), same=len(kept) <= len(pieces))
+        checkpoint = self._begin(known, stat, len(data), same=len(kept) <= len(places))
         if self._keep_raw:
-            self._keep_slots(checkpoint, pieces, kept)
+            self._keep_slots(checkpoint, data, places, kept)
         self._parse(data, replace(checkpoint, head_hash=digest, tail_hash=mark))
 
     def too_large(self, opened: IO[bytes], stat: Stat, limit: int) -> None:
@@ -91,10 +93,8 @@ class DocumentReader:
         while data := opened.read(SPAN_BYTES):
             digest.update(data)
             if self._keep_raw:
-                self._writer.raw(spans.cut(length, data))
+                self._keep(spans.cut(length, data))
             length += len(data)
-            if self._writer.is_full:
-                self._writer.raw_ahead(())
         place = Place(0, 0, length, None, digest.digest())
         self._writer.quarantine(place, f"larger than max_document_bytes ({limit})")
         self._finish(replace(checkpoint, byte_offset=length, head_hash=digest.digest()), lines=1)
@@ -130,18 +130,25 @@ class DocumentReader:
             missing=False,
         )
 
-    def _keep_slots(self, checkpoint: Checkpoint, pieces: Sequence[bytes], kept: Kept) -> None:
-        spans = Spans(checkpoint.path, checkpoint.generation)
-        offset = number = 0
-        made = [spans.make(at, piece) for at, piece in _at_offsets(pieces)]
-        if len(kept) <= len(pieces):
-            for span, (at, length, digest) in zip(made, kept, strict=False):
-                if (span.byte_offset, span.byte_length, span.hash) != (at, length, digest):
+    def _keep(self, spans: Iterable[RawSpan]) -> None:
+        """Keep original bytes; what is too much for one batch goes ahead of the rest."""
+        for span in spans:
+            self._writer.raw((span,))
+            if self._writer.is_full:
+                self._writer.raw_ahead(())
+
+    def _keep_slots(
+        self, checkpoint: Checkpoint, data: bytes, places: Sequence[tuple[int, int]], kept: Kept
+    ) -> None:
+        first = 0
+        if len(kept) <= len(places):
+            for (at, length), known in zip(places, kept, strict=False):
+                if known != (at, length, span_hash(data[at : at + length])):
                     break
-                number += 1
-                offset = span.byte_offset + span.byte_length
-        self._writer.raw_from(offset)
-        self._writer.raw(made[number:])
+                first += 1
+        spans = Spans(checkpoint.path, checkpoint.generation)
+        self._writer.raw_from(places[first][0] if first < len(places) else len(data))
+        self._keep(spans.make(at, data[at : at + length]) for at, length in places[first:])
 
     def _parse(self, data: bytes, checkpoint: Checkpoint) -> None:
         try:
@@ -166,7 +173,9 @@ class DocumentReader:
         for _ in range(document.merged):
             writer.merge()
         first = 0
-        complete = not document.bad
+        # What is missing may stand in what could not be read; and a document that holds nothing at
+        # all was emptied by a client that lost it as often as by one that deleted it.
+        complete = not document.bad and not _is_empty(document)
         for unit in document.units:
             if writer.is_full and unit.ordinal > first:
                 if complete:
@@ -176,7 +185,7 @@ class DocumentReader:
                 writer.start()
                 first = unit.ordinal
             writer.parsed(unit.parsed, unit.ordinal, damaged=unit.is_damaged)
-        if complete:  # else what is missing may stand in what could not be read
+        if complete:
             writer.retire(first, None)
         for unit in document.taken_back:
             writer.taken_back(unit.parsed, unit.ordinal)
@@ -189,19 +198,19 @@ class DocumentReader:
         self._writer.sessions(self._parser.session)
 
 
+def _is_empty(document: Document) -> bool:
+    return not (document.units or document.taken_back or document.merged)
+
+
 def _hash(data: bytes, length: int) -> bytes:
     return hashlib.sha256(memoryview(data)[:length]).digest()
 
 
-def _pieces(rows: Sequence[bytes]) -> Iterable[bytes]:
-    """Rows as the store keeps them: one span a row, unless it is too long for one."""
-    for row in rows:
-        for at in range(0, len(row), SPAN_BYTES):
-            yield row[at : at + SPAN_BYTES]
-
-
-def _at_offsets(pieces: Sequence[bytes]) -> Iterable[tuple[int, bytes]]:
-    at = 0
-    for piece in pieces:
-        yield at, piece
-        at += len(piece)
+def _places(lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Offset and length of each span of rows: one a row, unless it is too long for one."""
+    start = 0
+    for length in lengths:
+        end = start + length
+        for at in range(start, end, SPAN_BYTES):
+            yield at, min(SPAN_BYTES, end - at)
+        start = end

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from recall.errors import SourceError
 from recall.jsontext import MalformedLine, loads
 from recall_ingester.checkpoint import Checkpoint, Stat
 from recall_ingester.original import Spans
@@ -48,12 +49,14 @@ class TableReader:
         first = _BEFORE_FIRST
         while rows := table.rows(_BEFORE_FIRST if last_id is None else last_id, _ROWS):
             for row_id, line in rows:
+                if last_id is not None and row_id <= last_id:
+                    raise SourceError(f"the table is damaged: row {row_id} comes behind {last_id}")
+                last_id = row_id
                 self._row(row_id, line)
-            last_id = rows[-1][0]
             if rereading:
-                writer.retire(first, last_id + 1)
-                first = last_id + 1
-            self._end(stat, state, last_id, rows[-1][1], len(rows), b"".join(r[1] for r in rows))
+                writer.retire(first, rows[-1][0] + 1)
+                first = rows[-1][0] + 1
+            self._end(stat, state, rows[-1], len(rows), b"".join(row[1] for row in rows))
             if writer.is_full:
                 writer.hand_over()
             writer.start()
@@ -76,8 +79,7 @@ class TableReader:
         self,
         stat: Stat,
         state: Mapping[str, Any],
-        last_id: int,
-        last_line: bytes,
+        last: tuple[int, bytes],
         rows: int,
         data: bytes,
     ) -> None:
@@ -94,8 +96,8 @@ class TableReader:
                 byte_offset=end,
                 raw_bytes=end if self._keep_raw else known.raw_bytes,
                 lines=known.lines + rows,
-                tail_hash=hashlib.sha256(last_line).digest(),
-                parser_state=self._state(state, last_id),
+                tail_hash=hashlib.sha256(last[1]).digest(),
+                parser_state=self._state(state, last[0]),
             )
         )
 

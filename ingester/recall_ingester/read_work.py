@@ -224,7 +224,14 @@ def writer_for(
         path=path or item.key,
         redact_secrets=run.options.redact,
     )
-    return PieceWriter(known, rows, host=run.options.host, batch=output.batch, flush=output.flush)
+    return PieceWriter(
+        known,
+        rows,
+        host=run.options.host,
+        batch=output.batch,
+        flush=output.flush,
+        provisional=starting_point.is_provisional(known, item.file),
+    )
 
 
 def note_unreadable(run: Pass, item: Work, path: str, error: Exception) -> None:

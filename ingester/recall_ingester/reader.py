@@ -15,6 +15,8 @@ import zstandard
 from recall.errors import SourceError
 
 _CHUNK_BYTES = 1 << 18
+#: Compressed bytes that are decompressed at once.
+_PACKED_BYTES = 2048
 
 
 class ByteStream(Protocol):
@@ -55,10 +57,41 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def decompressed(file: IO[bytes]) -> ByteStream:
-    """The content of a zstd file, decompressed as it is read."""
-    return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-        file, read_across_frames=True
-    )
+    """The content of a zstd file, decompressed as it is read.
+
+    Reading raises :class:`SourceError` where the file ends within a frame, and
+    ``zstandard.ZstdError`` for damaged bytes.
+    """
+    return _Decompressed(file)
+
+
+class _Decompressed:
+    """Small pieces go in, because each can come out some ten thousand times as long."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._given = b""
+        self._ready = b""
+
+    def read(self, size: int, /) -> bytes:
+        while not self._ready:
+            self._given = self._given or self._file.read(_PACKED_BYTES)
+            if not self._given:
+                if self._frame is not None:
+                    raise SourceError("the compressed file ends too early")
+                return b""
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            self._ready = self._frame.decompress(self._given)
+            self._given = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+            else:
+                self._given = b""
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
 
 
 def read_lines(

@@ -12,7 +12,7 @@ from typing import IO, Any, Protocol
 from recall.errors import RecallError
 from recall.jsontext import MalformedLine, loads
 from recall_ingester.checkpoint import Checkpoint
-from recall_ingester.importing import CONTAINER, import_lines
+from recall_ingester.importing import CONTAINER, import_lines, rows_path
 from recall_ingester.pieces import PieceWriter
 from recall_ingester.pipeline import RowBuilder
 from recall_ingester.read_document import DocumentReader
@@ -178,7 +178,7 @@ class Reparser:
         rows = RowBuilder(
             source=known.source,
             host=self._options.host,
-            path=known.path,
+            path=rows_path(known),
             redact_secrets=self._options.redact,
         )
         return PieceWriter(

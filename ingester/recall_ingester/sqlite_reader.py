@@ -25,6 +25,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from recall.errors import SourceError
+from recall_ingester.reader import open_regular
 
 #: What is copied at most: database and WAL together.
 COPY_LIMIT_BYTES = 1 << 30
@@ -171,7 +172,7 @@ class LiveDatabase:
         if wal and self._beside("-shm").exists():
             return "shared"
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 header = file.read(100)
         except OSError as error:
             raise SourceError(f"`{self.path}` cannot be read: {error.strerror}") from error

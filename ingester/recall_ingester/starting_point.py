@@ -17,10 +17,25 @@ from recall_ingester.sources.base import SourceFile
 _FIRST_RECORDS = 5
 
 
-def is_new(known: Checkpoint | None) -> bool:
-    """Whether nothing was ever read of a file (it may have been unreadable)."""
-    return known is None or (
-        known.lines == 0 and known.session_key is None and known.unreadable is not None
+def is_new(known: Checkpoint | None, file: SourceFile | None = None) -> bool:
+    """Whether nothing was ever stored of a file: it may have been unreadable, or have held no
+    record that tells the session's id where nothing else does."""
+    if known is None:
+        return True
+    if file is not None and is_provisional(known, file):
+        return known.counts.stored + known.counts.merged == 0
+    return known.lines == 0 and known.session_key is None and known.unreadable is not None
+
+
+def is_provisional(known: Checkpoint, file: SourceFile) -> bool:
+    """Whether a session goes by the place of its file because no record told its id."""
+    ids = (file.relative, f"{file.relative}@")
+    external = external_id(known)
+    return (
+        file.owns_session
+        and file.natural_id is None
+        and known.container is None
+        and (external == ids[0] or external.startswith(ids[1]))
     )
 
 
@@ -29,7 +44,7 @@ def of_lines(
 ) -> tuple[Checkpoint | None, Reason | None]:
     """Where to read on in a file of lines or a small record; ``None`` if there is nothing new."""
     known = item.known
-    if known is None or is_new(known):
+    if known is None or is_new(known, item.file):
         natural = item.file.natural_id or _id_inside(item, opened, run.options.max_line_bytes)
         return first_checkpoint(run, item, stat, natural, lambda o: _begins_as(item, opened, o))
     if item.file.compressed or item.file.shape == "whole":
@@ -43,7 +58,7 @@ def of_lines(
 def of_document(run: Pass, item: Work, data: bytes, stat: Stat) -> tuple[Checkpoint, Reason]:
     """Under which session a document is read, and what is known of it."""
     known = item.known
-    if known is not None and not is_new(known):
+    if known is not None and not is_new(known, item.file):
         return known, "changed"
     natural = item.file.natural_id or _id_of_document(item, data)
 

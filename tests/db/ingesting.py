@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,16 @@ _SESSIONS = """
 _PROMPTS = "select id, session_key, project, ts, content from recall.prompt order by id"
 
 
-def everything(url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """All live rows of the store, comparable between two stores."""
+def everything(
+    url: str, ask: Callable[[str], list[tuple[Any, ...]]] | None = None
+) -> dict[str, list[tuple[Any, ...]]]:
+    """All live rows of the store, comparable between two stores; ``ask`` spares new connections."""
+    ask = ask or (lambda statement: rows(url, statement))
     return {
-        "messages": rows(url, _MESSAGES),
-        "index": rows(url, _INDEX),
-        "sessions": rows(url, _SESSIONS),
-        "prompts": rows(url, _PROMPTS),
+        "messages": ask(_MESSAGES),
+        "index": ask(_INDEX),
+        "sessions": ask(_SESSIONS),
+        "prompts": ask(_PROMPTS),
     }
 
 

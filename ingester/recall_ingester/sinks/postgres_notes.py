@@ -47,7 +47,8 @@ class NoteWriter:
                 self._sql["replace_notes"],
                 {
                     "host": self._host,
-                    "path": piece.path,
+                    # Notes of an import stand under its source, whatever file they came in.
+                    "path": rows[0].path if rows else piece.path,
                     "ids": [row.id for row in rows],
                     "entry_keys": [row.entry_key for row in rows],
                     "first": first,

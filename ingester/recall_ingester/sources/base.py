@@ -190,11 +190,11 @@ class LeavesOut:
 
     ``where`` is one pattern or several with ``, `` between; each names files or values.
 
-    A pattern without ``=`` that has a ``/`` in it or ends in a file's suffix (``auth.json``, ``*.sqlite``; see
-    :data:`recall_ingester.left_out.FILE_SUFFIXES`), names files by the end of their path:
-    ``memory/*.md`` holds in every folder. ``*`` stands for anything inside one name, ``**`` for any
-    number of folders. What lies in a folder that a pattern names is covered too. The members of a
-    zip are files.
+    A pattern without ``=`` that has a ``/`` in it or ends in a file's suffix (``auth.json``,
+    ``*.sqlite``; see :data:`recall_ingester.left_out.FILE_SUFFIXES`), names files by the end of
+    their path: ``memory/*.md`` holds in every folder. ``*`` stands for anything inside one name,
+    ``**`` for any number of folders. What lies in a folder that a pattern names is covered too.
+    The members of a zip are files.
 
     Any other pattern is a path of JSON keys into a record: a line, an element of a list that is the
     whole file, or the whole file; of a database the path begins with the table and the column

@@ -100,9 +100,14 @@ class Declared(SourceBase):
                         yield from self._expand(Path(entry.path), tail)
                 return
             for entry in _entries(folder, head):
-                if rest and entry.is_dir():
+                try:
+                    is_wanted = entry.is_dir() if rest else entry.is_file()
+                except OSError as error:  # a loop of links costs itself
+                    self.unreadable[Path(entry.path)] = error.strerror or type(error).__name__
+                    continue
+                if rest and is_wanted:
                     yield from self._expand(Path(entry.path), rest)
-                elif not rest and entry.is_file():
+                elif is_wanted:
                     yield Path(entry.path)
         except OSError as error:
             self.unreadable[folder] = error.strerror or type(error).__name__

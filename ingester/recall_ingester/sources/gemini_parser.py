@@ -49,6 +49,10 @@ class ChatParser:
         """The conversation as the client would show it, and what its log took back."""
         document = Document()
         replay = read_log(data, document) if self._is_log else read_conversation(data)
+        if not (replay.messages or replay.metadata or replay.merged or document.bad) and trim(
+            data, 0
+        ):
+            raise MalformedLine("no complete record")
         document.merged = replay.merged
         self.session = self._described(replay.metadata)
         rendered = [entry_messages(entry) for entry in replay.messages]
