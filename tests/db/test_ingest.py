@@ -469,3 +469,16 @@ def test_ordinary_pass_does_not_wait_for_a_vacuum_of_the_text_index(
         with log.open("ab") as file:
             file.write(line("two", 2))
         assert ingest(database, root).stored == 1
+
+
+def test_same_prompts_in_two_files_that_are_read_at_once(database: str, tmp_path: Path) -> None:
+    prompt = '{"display":"prompt %d","timestamp":%d,"project":"/p"}\n'
+    text = "".join(prompt % (at, 1_770_000_000_000 + at) for at in range(500))
+    for name in "abcdef":
+        folder = tmp_path / name / ".claude"
+        folder.mkdir(parents=True)
+        (folder / "history.jsonl").write_text(text)
+    ingest(database, tmp_path)
+    assert rows(database, "select count(*) from recall.prompt") == [(500,)]
+    indexed = "select count(*) from recall.message_text where kind = 'prompt'"
+    assert rows(database, indexed) == [(500,)]

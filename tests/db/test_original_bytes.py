@@ -11,7 +11,6 @@ import zstandard
 
 from recall.keys import path_key
 from recall_ingester.original import SPAN_BYTES
-from recall_ingester.sinks.postgres import PostgresSink
 from tests.db.ingesting import ingest, rows
 
 
@@ -149,16 +148,16 @@ def test_file_read_before_bytes_were_kept_is_completed_by_the_next_pass(
 
 
 def test_bytes_and_rows_are_stored_together_or_not_at_all(
-    database: str, root: Path, log: Path
+    database: str, root: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.write_bytes(line(1, "one"))
 
-    class Failing(PostgresSink):
-        def _state(self, *_: object) -> dict[str, object]:
-            raise RuntimeError("before the checkpoint")
+    def fail(*_: object) -> None:
+        raise RuntimeError("before the checkpoint")
 
+    monkeypatch.setattr("recall_ingester.sinks.postgres.states_of", fail)
     with pytest.raises(RuntimeError):
-        ingest(database, root, sink=Failing)
+        ingest(database, root)
     for table in ("raw_blob", "raw_segment", "message", "ingest_state"):
         assert rows(database, f"select count(*) from recall.{table}") == [(0,)]
 

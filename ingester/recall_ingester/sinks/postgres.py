@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -15,11 +14,11 @@ from typing import Any
 import psycopg
 
 from recall.errors import StoreUnavailableError, UsageError
-from recall.hygiene import clean_json
 from recall.identity import Identity
 from recall.records import MessageRow, PromptRow
-from recall_ingester.checkpoint import Checkpoint, Counts, Stat
-from recall_ingester.sinks import Batch, Piece, Written
+from recall_ingester.checkpoint import Checkpoint
+from recall_ingester.sinks import Batch, Written
+from recall_ingester.sinks.postgres_checkpoints import as_json, checkpoint_of, states_of
 from recall_ingester.sinks.postgres_notes import NoteWriter
 from recall_ingester.sinks.postgres_raw import RawWriter
 from recall_ingester.sinks.postgres_rows import first_of_each, mark_dirty, send_documents
@@ -72,7 +71,7 @@ class PostgresSink:
             rows = connection.execute(
                 self._sql["checkpoints"], {"host": self._identity.host}
             ).fetchall()
-        return {row[0]: _checkpoint(row) for row in rows}
+        return {row[0]: checkpoint_of(row) for row in rows}
 
     def begin(self, expected_bytes: int) -> None:
         """Put off the text index if this pass fills an empty store; :meth:`finish` builds it.
@@ -121,7 +120,7 @@ class PostgresSink:
                 piece.settled(stored.get(number, (0, 0))[0])
                 for number, piece in enumerate(batch.pieces)
             ]
-            if states := self._states(batch.pieces, counts):
+            if states := states_of(batch.pieces, counts, self._identity.host):
                 cursor.executemany(sql["upsert_checkpoint"], states)
         written = sum(rows for _, rows in stored.values())
         return Written(counts, written, retired, raw_bytes, replaced)
@@ -154,7 +153,10 @@ class PostgresSink:
         messages = first_of_each(batch.messages, changed)
         prompts = first_of_each(batch.prompts, changed)
         _copy(cursor, sql["copy_messages"], _MESSAGE_COLUMNS, messages)
-        _copy(cursor, sql["copy_prompts"], _PROMPT_COLUMNS, prompts)
+        if prompts:
+            cursor.execute(sql["stage_prompts"])
+            _copy(cursor, sql["copy_prompts"], _PROMPT_COLUMNS, prompts)
+            cursor.execute(sql["insert_prompts"])
         send_documents(
             cursor, sql["index_messages"], ((row.id, row.content) for _, row in messages)
         )
@@ -215,52 +217,6 @@ class PostgresSink:
         send_documents(cursor, sql["index_taken_back"], texts)
         return len(kept)
 
-    def _states(self, pieces: Sequence[Piece], counts: Sequence[Counts]) -> list[dict[str, Any]]:
-        """The checkpoints of a batch, each with what all pieces up to it counted."""
-        totals: dict[int, Counts] = {}
-        states = []
-        for piece, count in zip(pieces, counts, strict=True):
-            total = totals.get(id(piece.before))
-            if total is None:
-                total = totals[id(piece.before)] = Counts()
-                total.add(piece.before)
-            total.add(count)
-            if piece.checkpoint is not None:
-                states.append(self._state(piece.checkpoint, total))
-        return states
-
-    def _state(self, checkpoint: Checkpoint, total: Counts) -> dict[str, Any]:
-        stat = checkpoint.stat
-        return {
-            "host": self._identity.host,
-            "path": checkpoint.path,
-            "source": checkpoint.source,
-            "session_key": checkpoint.session_key,
-            "size": stat.size,
-            "mtime_ns": stat.mtime_ns,
-            "ctime_ns": stat.ctime_ns,
-            "inode": stat.inode,
-            "byte_offset": checkpoint.byte_offset,
-            "lines": checkpoint.lines,
-            "head_hash": checkpoint.head_hash,
-            "tail_hash": checkpoint.tail_hash,
-            "generation": checkpoint.generation,
-            "rereading": checkpoint.rereading,
-            "parser_state": _json(checkpoint.parser_state),
-            "lines_seen": total.seen,
-            "lines_stored": total.stored,
-            "lines_merged": total.merged,
-            "lines_quarantined": total.quarantined,
-            "lines_skipped": total.skipped,
-            "skip_reasons": _json(total.skip_reasons),
-            "unreadable": checkpoint.unreadable,
-            "described": None if checkpoint.described is None else _json(checkpoint.described),
-            "container": checkpoint.container,
-            "raw_bytes": checkpoint.raw_bytes,
-            "unfinished_length": checkpoint.unfinished_length,
-            "unfinished_hash": checkpoint.unfinished_hash,
-        }
-
     def mark(self, *, missing: Iterable[str], unreadable: Mapping[str, tuple[str, str]]) -> None:
         """Note files that are gone, and by path the source and reason of what cannot be read."""
         host = self._identity.host
@@ -313,7 +269,7 @@ class PostgresSink:
 
     def beat(self, detail: Mapping[str, Any]) -> None:
         """Say that the ingester is alive and what its last pass did."""
-        values = {"host": self._identity.host, "pid": os.getpid(), "detail": _json(detail)}
+        values = {"host": self._identity.host, "pid": os.getpid(), "detail": as_json(detail)}
         with translate_errors(), self._open() as connection, connection.transaction():
             connection.execute(self._sql["beat"], values)
 
@@ -367,36 +323,3 @@ def _copy(
     with cursor.copy(statement) as copy:
         for piece, row in rows:
             copy.write_row((piece, *values(row)) if with_piece else values(row))
-
-
-def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
-    (
-        path, source, session_key, size, mtime_ns, ctime_ns, inode, byte_offset, lines, head, tail,
-        generation, rereading, parser_state, seen, stored, merged, quarantined, skipped, reasons,
-        missing, unreadable, described, container, raw_bytes, unfinished_length, unfinished_hash,
-    ) = row  # fmt: skip
-    return Checkpoint(
-        path=path,
-        source=source,
-        session_key=session_key,
-        stat=Stat(size, mtime_ns, ctime_ns, inode),
-        byte_offset=byte_offset,
-        lines=lines,
-        head_hash=bytes(head),
-        tail_hash=bytes(tail),
-        generation=generation,
-        rereading=rereading,
-        parser_state=parser_state,
-        counts=Counts(seen, stored, merged, quarantined, skipped, dict(reasons)),
-        missing=missing,
-        unreadable=unreadable,
-        described=described,
-        container=container,
-        raw_bytes=raw_bytes,
-        unfinished_length=unfinished_length,
-        unfinished_hash=bytes(unfinished_hash),
-    )
-
-
-def _json(value: Mapping[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(clean_json(value))

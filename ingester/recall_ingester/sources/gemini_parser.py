@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from recall.jsontext import loads
+from recall.jsontext import MalformedLine, loads
 from recall.records import Message, Parsed, Prompt, SessionDraft
 from recall.timestamps import parse_timestamp
 from recall_ingester.reader import trim
