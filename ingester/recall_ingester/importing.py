@@ -67,6 +67,7 @@ class Importer:
         """A checked export of a website. Raises :class:`SourceError` where its JSON ends too early;
         what stood before that is stored."""
         self.summary.source = export.source.name
+        self._sink.begin(export.total_bytes)
         done = 0
         with ExitStack() as stack:
             stack.callback(self._end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 from recall.jsontext import MalformedLine
 from recall.records import RawSpan
@@ -80,24 +80,27 @@ class DocumentReader:
             self._keep_slots(checkpoint, data, places, kept)
         self._parse(data, replace(checkpoint, head_hash=digest, tail_hash=mark))
 
-    def too_large(self, opened: IO[bytes], stat: Stat, limit: int) -> None:
+    def too_large(
+        self, chunks: Iterable[bytes], stat: Stat, limit: int, watermark: str = ""
+    ) -> None:
         """A file that is too large to be parsed as a whole; its bytes are kept."""
         known = self._writer.known
+        mark = hashlib.sha256(watermark.encode("utf-8", "surrogatepass")).digest()
         checkpoint = self._begin(known, stat, stat.size, same=False)
         spans = Spans(checkpoint.path, checkpoint.generation)
         digest = hashlib.sha256()
         if self._keep_raw:
             self._writer.raw_from(0)
-        opened.seek(0)
         length = 0
-        while data := opened.read(SPAN_BYTES):
+        for data in chunks:
             digest.update(data)
             if self._keep_raw:
                 self._keep(spans.cut(length, data))
             length += len(data)
         place = Place(0, 0, length, None, digest.digest())
         self._writer.quarantine(place, f"larger than max_document_bytes ({limit})")
-        self._finish(replace(checkpoint, byte_offset=length, head_hash=digest.digest()), lines=1)
+        checkpoint = replace(checkpoint, stat=replace(stat, size=length), byte_offset=length)
+        self._finish(replace(checkpoint, head_hash=digest.digest(), tail_hash=mark), lines=1)
 
     def _unchanged(self, stat: Stat, mark: bytes | None = None) -> None:
         known = self._writer.known

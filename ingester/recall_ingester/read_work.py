@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -14,6 +15,7 @@ from recall.errors import SourceError
 from recall.timestamps import parse_timestamp
 from recall_ingester import starting_point
 from recall_ingester.checkpoint import Checkpoint, Stat, has_raw
+from recall_ingester.original import SPAN_BYTES
 from recall_ingester.pieces import PieceWriter
 from recall_ingester.pipeline import RowBuilder
 from recall_ingester.plan import Work
@@ -26,6 +28,8 @@ from recall_ingester.sources.base import Container, Member
 
 _log = logging.getLogger(__name__)
 _MILLION = 1 << 20
+#: Documents above this are read one at a time: each takes several times its size in memory.
+_LARGE_BYTES = 32 << 20
 
 
 def read_work(run: Pass, item: Work, output: Output) -> None:
@@ -71,6 +75,13 @@ def _read_lines(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: 
 
 
 def _read_document(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: Stat) -> None:
+    with run.large_document if stat.size > _LARGE_BYTES else nullcontext():
+        _read_whole_document(run, item, output, opened, stat)
+
+
+def _read_whole_document(
+    run: Pass, item: Work, output: Output, opened: IO[bytes], stat: Stat
+) -> None:
     limit = run.options.max_document_bytes
     data = b"" if stat.size > limit else opened.read(limit + 1)
     while stat.size <= limit and len(data) <= limit and (more := opened.read(_MILLION)):
@@ -89,7 +100,8 @@ def _read_document(run: Pass, item: Work, output: Output, opened: IO[bytes], sta
         state={"companions": item.companions} if item.companions else None,
     )
     if too_large:
-        reader.too_large(opened, stat, limit)
+        opened.seek(0)
+        reader.too_large(iter(lambda: opened.read(SPAN_BYTES), b""), stat, limit)
     else:
         reader.read(data, stat)
     _count_bytes(run, stat.size if too_large else len(data))
@@ -161,11 +173,10 @@ def _read_member(
 ) -> None:
     if item.file.always:
         _note_opening(run, item, "changed")
-    slots = list(container.slots(member.external_id))
-    size = sum(map(len, slots))
+    limit = run.options.max_document_bytes
+    rows = container.slots(member.external_id)
+    slots, size = _up_to(rows, limit)
     _count_bytes(run, size)
-    if size > run.options.max_document_bytes:
-        raise SourceError(f"a session of {size} bytes is larger than max_document_bytes")
     if known is None or starting_point.is_new(known):
         known = starting_point.of_member(run, item, member.external_id, path, stat)
     kept = output.sink.raw_spans(path, known.generation) if run.options.keep_raw else []
@@ -174,9 +185,33 @@ def _read_member(
         writer_for(run, item, output, known, path=path),
         keep_raw=run.options.keep_raw,
     )
-    reader.read_slots(slots, replace(stat, mtime_ns=0, ctime_ns=0), member.watermark, kept)
+    stat = replace(stat, mtime_ns=0, ctime_ns=0)
+    if size > limit:
+        reader.too_large(_emptied(slots, rows), stat, limit, member.watermark)
+    else:
+        reader.read_slots(slots, stat, member.watermark, kept)
     if output.batch.content_chars + output.batch.raw_bytes > 2_000_000:
         output.flush(output.batch)
+
+
+def _up_to(rows: Iterator[bytes], limit: int) -> tuple[list[bytes], int]:
+    """Rows until they are longer than a limit together, and how long those are."""
+    slots: list[bytes] = []
+    size = 0
+    for row in rows:
+        slots.append(row)
+        size += len(row)
+        if size > limit:
+            break
+    return slots, size
+
+
+def _emptied(slots: list[bytes], rows: Iterator[bytes]) -> Iterator[bytes]:
+    """What was read already, given away as it goes, and the rest."""
+    slots.reverse()
+    while slots:
+        yield slots.pop()
+    yield from rows
 
 
 def _is_same(run: Pass, known: Checkpoint, member: Member) -> bool:

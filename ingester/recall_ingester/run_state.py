@@ -44,6 +44,8 @@ class Pass:
     progress: Progress | None
     stop: Event
     lock: Lock = field(default_factory=Lock)
+    #: Held by the worker that reads a large document.
+    large_document: Lock = field(default_factory=Lock)
     done_bytes: int = 0
     written_sessions: set[str] = field(default_factory=set)
     new_sessions: set[str] = field(default_factory=set)

@@ -285,10 +285,9 @@ def _line(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def build_large(path: Path, *, size: int, images: bool = True) -> None:
-    """One session of this size: ordinary messages, and between them images of 1 MB if wanted."""
+def build_large(path: Path, *, size: int) -> None:
+    """One session of this size, made of ordinary messages."""
     texts = list(_texts(random.Random(7), 64))
-    image = "A" * 1_000_000
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         number = 0
@@ -296,30 +295,21 @@ def build_large(path: Path, *, size: int, images: bool = True) -> None:
             number += 1
             text = f"{number} {texts[number % len(texts)]}"
             file.write(claude_message(path.stem, f"large {number}", text))
-            if images and number % len(texts) == 0:
-                file.write(_image_message(path.stem, f"image {number}", image))
 
 
-def build_long_line(path: Path, *, size: int) -> None:
-    """One session of three messages, the middle one a line of this size."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(claude_message(path.stem, "before", "before the long line"))
-        head, tail = claude_message(path.stem, "long", "@").split(b"@")
-        file.write(head)
-        block = b"many words in one very long line " * 32_768
-        for _ in range(size // len(block)):
-            file.write(block)
-        file.write(tail)
-        file.write(claude_message(path.stem, "after", "after the long line"))
+def invent_words(chance: random.Random, count: int) -> Iterator[str]:
+    """Words that no sample holds."""
+    for _ in range(count):
+        yield _invent(chance).decode()
 
 
 def _texts(chance: random.Random, count: int) -> Iterable[str]:
     for _ in range(count):
-        yield " ".join(_invent(chance).decode() for _ in range(chance.randrange(40, 400)))
+        yield " ".join(invent_words(chance, chance.randrange(40, 400)))
 
 
-def _image_message(session: str, identity: str, data: str) -> bytes:
+def claude_image(session: str, identity: str, data: str) -> bytes:
+    """One user message of Claude Code that is an image, as a line; ``data`` is base64."""
     source = {"type": "base64", "media_type": "image/png", "data": data}
     value = orjson.loads(claude_message(session, identity, ""))
     value["message"]["content"] = [{"type": "image", "source": source}]

@@ -1,6 +1,6 @@
 """How fast the ingester is, beside a peer on the same files in the same run.
 
-    python ops/bench/ingest.py [--mb 350] [--files 5000] [--rounds 2] [--no-peer] [--memory]
+    python ops/bench/ingest.py [--mb 350] [--files 5000] [--rounds 3] [--no-peer] [--memory]
 
 Needs an environment with ``recall[server]``; ``make bench`` makes one. Every number is measured on
 the real command in a process of its own, with a new store in a temporary folder. The result is a
@@ -13,12 +13,11 @@ import argparse
 import json
 import os
 import platform
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmark is no installed package
 
-from ops.bench import corpus, measure  # noqa: E402
+from ops.bench import corpus, measure, memory, original_bytes, report  # noqa: E402
 
 PEER = "agentsview==0.46.1"
-_PHASES = ("first ingest", "nothing changed", "one line appended to each file")
 _HUGE_BYTES = 200_000_000
-_MEMORY_FILE_BYTES = 2_000_000_000
-_MEMORY_LINE_BYTES = 100_000_000
+_PARTS = ("compare", "sizes", "small", "appends", "memory")
 
 
 @dataclass(slots=True)
@@ -66,14 +63,15 @@ class Run:
 class Recall:
     """The ingester of this tree, with the embedded database."""
 
-    name = "recall"
-
-    def __init__(self, logs: Corpus, store: Path) -> None:
+    def __init__(self, logs: Corpus, store: Path, *, keep_raw: bool = True) -> None:
+        self.name = report.RECALL if keep_raw else report.WITHOUT
+        self.store = store
         self._env = _bare_env() | {
             "HOME": str(logs.home),
             "CLAUDE_CONFIG_DIR": str(logs.home / ".claude"),
             "CODEX_HOME": str(logs.home / ".codex"),
             "RECALL_HOME": str(store),
+            "RECALL_KEEP_RAW": str(keep_raw).lower(),
         }
 
     def sync(self) -> Run:
@@ -85,9 +83,10 @@ class Recall:
 class Peer:
     """agentsview, without the daemon that it otherwise leaves behind."""
 
-    name = "agentsview"
+    name = report.PEER
 
     def __init__(self, program: Path, logs: Corpus, store: Path) -> None:
+        self.store = store
         self._program = program
         self._env = _bare_env() | {
             "HOME": str(logs.home),
@@ -122,18 +121,23 @@ def compare(folder: Path, megabytes: int, rounds: int, peer: Path | None) -> dic
         "runs": [],
     }
     for number in range(rounds):
-        systems: list[Recall | Peer] = [Recall(logs, folder / f"recall-{number}")]
+        kept = Recall(logs, folder / "recall")
+        systems: list[Recall | Peer] = [kept, Recall(logs, folder / "without", keep_raw=False)]
         if peer is not None:
-            systems.append(Peer(peer, logs, folder / f"peer-{number}"))
-        if number % 2:
-            systems.reverse()
-        for phase in _PHASES:
-            if phase == _PHASES[2]:
+            systems.append(Peer(peer, logs, folder / "peer"))
+        first = number % len(systems)
+        systems = systems[first:] + systems[:first]
+        for phase in report.PHASES:
+            if phase == report.PHASES[2]:
                 result["appended_bytes"] = logs.append(number)
             for system in systems:
                 _say(f"round {number + 1}: {phase}: {system.name}")
                 run = system.sync()
                 result["runs"].append({"phase": phase, "system": system.name} | asdict(run))
+        result["sizes"] = asdict(original_bytes.sizes(kept.store))
+        result["bytes"] = logs.size()
+        for system in systems:
+            shutil.rmtree(system.store)
     return result
 
 
@@ -144,7 +148,7 @@ def append_by_size(folder: Path) -> list[dict[str, Any]]:
     for name, size in sizes.items():
         home = folder / name
         path = home / ".claude" / "projects" / "-p" / f"{corpus.new_id(name, 1)}.jsonl"
-        corpus.build_large(path, size=size, images=False)
+        corpus.build_large(path, size=size)
         system = Recall(Corpus(home, [path]), folder / f"store-{name}")
         _say(f"one line appended to a {name} file")
         system.sync()
@@ -165,23 +169,6 @@ def many_small(folder: Path, count: int) -> dict[str, Any]:
     return {"files": count, "bytes": logs.size(), "first": runs[0], "unchanged": runs[1:]}
 
 
-def memory(folder: Path) -> list[dict[str, Any]]:
-    """Peak memory of the ingester on one huge file and on one huge line."""
-    rows = []
-    for name, build, size in (
-        ("a file of 2 GB", corpus.build_large, _MEMORY_FILE_BYTES),
-        ("a line of 100 MB", corpus.build_long_line, _MEMORY_LINE_BYTES),
-    ):
-        with tempfile.TemporaryDirectory(dir=folder) as inner:
-            home = Path(inner) / "home"
-            path = home / ".claude" / "projects" / "-p" / f"{corpus.new_id(name, 1)}.jsonl"
-            build(path, size=size)
-            _say(name)
-            run = Recall(Corpus(home, [path]), Path(inner) / "store").sync()
-            rows.append({"name": name, "file_bytes": path.stat().st_size} | asdict(run))
-    return rows
-
-
 def install_peer(folder: Path) -> Path:
     """The peer's program, installed into an environment of its own."""
     _say(f"installing {PEER}")
@@ -191,105 +178,6 @@ def install_peer(folder: Path) -> Path:
         [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER], check=True
     )
     return folder / "bin" / "agentsview"
-
-
-def report(result: Mapping[str, Any]) -> str:
-    """The result as Markdown."""
-    lines = [f"Machine: {result['machine']}", ""]
-    if "compare" in result:
-        lines += _report_compare(result["compare"])
-    if "append_by_size" in result:
-        lines += _report_appends(result["append_by_size"])
-    if "many_small" in result:
-        lines += _report_small(result["many_small"])
-    if "memory" in result:
-        lines += ["", "| input | peak memory of the ingester | time |", "|---|---|---|"]
-        lines += [
-            f"| {row['name']} | {row['cost']['peak_bytes'] / 1e6:.0f} MB"
-            f" | {row['cost']['wall_seconds']:.1f} s |"
-            for row in result["memory"]
-        ]
-    return "\n".join(lines)
-
-
-def _report_compare(result: Mapping[str, Any]) -> list[str]:
-    size, count = result["bytes"], result["lines"]
-    lines = [
-        f"{result['files']:,} session logs, {size / 1e6:,.0f} MB, {count:,} lines."
-        " Medians of whole commands, start and stop of the database included.",
-        "",
-        "| phase | system | time | range | MB/s | lines/s | processor time | peak memory | ratio |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for phase in _PHASES:
-        times = {system: _walls(result, phase, system) for system in ("recall", "agentsview")}
-        for system, walls in times.items():
-            if not walls:
-                continue
-            wall = statistics.median(walls)
-            speed = f"{size / 1e6 / wall:.1f} | {count / wall:,.0f}"
-            if phase != _PHASES[0]:
-                speed = " | "
-            ratio = ""
-            if system == "recall" and times["agentsview"]:
-                ratio = f"{wall / statistics.median(times['agentsview']):.2f}"
-            lines.append(
-                f"| {phase} | {system} | {wall:.2f} s | {min(walls):.2f}-{max(walls):.2f}"
-                f" | {speed} | {_median(result, phase, system, 'cpu_seconds', ' s')}"
-                f" | {_median(result, phase, system, 'peak_bytes', ' MB', 1e6)} | {ratio} |"
-            )
-    return lines
-
-
-def _runs(result: Mapping[str, Any], phase: str, system: str) -> list[dict[str, Any]]:
-    return [run for run in result["runs"] if (run["phase"], run["system"]) == (phase, system)]
-
-
-def _walls(result: Mapping[str, Any], phase: str, system: str) -> list[float]:
-    return [run["cost"]["wall_seconds"] for run in _runs(result, phase, system)]
-
-
-def _median(
-    result: Mapping[str, Any], phase: str, system: str, name: str, unit: str, scale: float = 1
-) -> str:
-    values = [run["cost"][name] for run in _runs(result, phase, system)]
-    if any(value is None for value in values):
-        return ""
-    return f"{statistics.median(values) / scale:.1f}{unit}"
-
-
-def _report_appends(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        "",
-        "| file before | appended | files opened | bytes read | ingester CPU | pass |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        summary = row["summary"]
-        lines.append(
-            f"| {row['file_bytes']:,} B | {row['appended_bytes']:,} B | {summary['files_opened']}"
-            f" | {summary['bytes_read']:,} B | {row['cost']['own_cpu_seconds']:.2f} s"
-            f" | {summary['seconds']:.3f} s |"
-        )
-    return lines
-
-
-def _report_small(result: Mapping[str, Any]) -> list[str]:
-    lines = [
-        "",
-        f"| {result['files']:,} small files, {result['bytes'] / 1e6:,.0f} MB | files opened"
-        " | bytes read | ingester CPU, start-up included | pass |",
-        "|---|---|---|---|---|",
-    ]
-    named = [("first ingest", result["first"])]
-    named += [("nothing changed", run) for run in result["unchanged"]]
-    for name, run in named:
-        summary = run["summary"]
-        lines.append(
-            f"| {name} | {summary['files_opened']:,} | {summary['bytes_read']:,} B"
-            f" | {run['cost']['own_cpu_seconds']:.2f} s | {summary['seconds']:.3f} s |"
-        )
-    return lines
 
 
 def _say(text: str) -> None:
@@ -308,10 +196,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--mb", type=int, default=350, help="size of the main corpus")
     parser.add_argument("--files", type=int, default=5000, help="number of small files")
-    parser.add_argument("--rounds", type=int, default=2, help="how often the comparison is run")
+    parser.add_argument("--rounds", type=int, default=3, help="how often the comparison is run")
     parser.add_argument("--no-peer", action="store_true", help="measure Recall alone")
     parser.add_argument("--peer", type=Path, help="an agentsview program that is installed already")
-    parser.add_argument("--memory", action="store_true", help="also a 2 GB file and a 100 MB line")
+    parser.add_argument("--memory", action="store_true", help="also the peak memory of big inputs")
+    parser.add_argument("--only", choices=_PARTS, help="one part of the benchmark")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw numbers")
     return parser.parse_args()
 
@@ -320,20 +209,37 @@ def main() -> None:
     """Run what was asked for and print the report."""
     options = _arguments()
     measure.adopt_orphans()
-    result: dict[str, Any] = {"machine": _machine()}
+    result: dict[str, Any] = {"machine": _machine(), "load": [_load()]}
+    parts = (options.only,) if options.only else _PARTS[: None if options.memory else -1]
     with tempfile.TemporaryDirectory(prefix="recall-bench-") as name:
         folder = Path(name)
-        peer = None if options.no_peer else options.peer or install_peer(folder / "peer")
-        for part in ("compare", "sizes", "small", "memory"):
+        for part in parts:
             (folder / part).mkdir()
-        result["compare"] = compare(folder / "compare", options.mb, options.rounds, peer)
-        result["append_by_size"] = append_by_size(folder / "sizes")
-        result["many_small"] = many_small(folder / "small", options.files)
-        if options.memory:
-            result["memory"] = memory(folder / "memory")
+            _measure(part, folder, options, result)
+    result["load"].append(_load())
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
-    print(report(result))
+    print(report.report(result))
+
+
+def _measure(part: str, folder: Path, options: argparse.Namespace, result: dict[str, Any]) -> None:
+    inner = folder / part
+    if part == "compare":
+        peer = None if options.no_peer else options.peer or install_peer(folder / "peer")
+        result["compare"] = compare(inner, options.mb, options.rounds, peer)
+    elif part == "sizes":
+        result["append_by_size"] = append_by_size(inner)
+    elif part == "small":
+        result["many_small"] = many_small(inner, options.files)
+    elif part == "appends":
+        _say("thirty appends to one file")
+        result["thirty_appends"] = original_bytes.thirty_appends(inner, _bare_env())
+    elif part == "memory":
+        result["memory"] = memory.peaks(inner, _bare_env(), _say)
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.2f}"
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], stop: Sequence[str] = ()) -
         process.returncode = os.waitstatus_to_exitcode(status)
         if stop:
             subprocess.run(stop, env=dict(env), capture_output=True, check=False)
-        cpu = used.ru_utime + used.ru_stime + _orphans_cpu_seconds()
+        cpu = used.ru_utime + used.ru_stime + wait_for_orphans()
         output.seek(0)
         errors.seek(0)
         if process.returncode != 0:
@@ -106,8 +106,8 @@ def run_recall(arguments: Sequence[str], env: Mapping[str, str]) -> Cost:
     )
 
 
-def _orphans_cpu_seconds() -> float:
-    """Wait for the adopted processes to end, and what they used with all their children."""
+def wait_for_orphans() -> float:
+    """Wait for the adopted processes to end; the processor time of them and of their children."""
     total = 0.0
     deadline = time.monotonic() + _ORPHANS_SECONDS
     while time.monotonic() < deadline:

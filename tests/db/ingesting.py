@@ -29,6 +29,7 @@ def ingest(
     redact: bool = True,
     keep_raw: bool = True,
     reconcile_seconds: float = 86_400.0,
+    max_document_bytes: int = 134_217_728,
 ) -> Summary:
     """One pass over a folder as one source."""
     return run_pass(
@@ -40,6 +41,7 @@ def ingest(
             redact,
             keep_raw=keep_raw,
             reconcile_seconds=reconcile_seconds,
+            max_document_bytes=max_document_bytes,
         ),
     )
 

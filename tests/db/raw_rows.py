@@ -28,6 +28,7 @@ class Kept:
     session_key: str | None = None
     generation: int = 1
     container: str | None = None
+    shape: str = "lines"
     mtime_ns: int = 1_770_000_000_123_456_789
     size: int | None = None
     keep: bool = True
@@ -93,13 +94,14 @@ def _add_checkpoint(connection: psycopg.Connection, file: Kept) -> None:
         "insert into recall.ingest_state (host, path, source, session_key, size, mtime_ns,"
         " ctime_ns, inode, byte_offset, lines, head_hash, tail_hash, generation, rereading,"
         " lines_seen, lines_stored, lines_merged, lines_quarantined, lines_skipped, skip_reasons,"
-        " container, raw_bytes, unfinished_length, unfinished_hash)"
+        " container, raw_bytes, unfinished_length, unfinished_hash, described)"
         " values (%s, %s, %s, %s, %s, %s, 1, 1, %s, 1, 'head', 'tail', %s, false, 1, 1, 0, 0, 0,"
-        " '{}', %s, %s, %s, %s)",
+        " '{}', %s, %s, %s, %s, jsonb_build_object('shape', %s::text))",
         (
             file.host, file.path, file.source, file.session_key,
             length if file.size is None else file.size, file.mtime_ns, len(file.data),
             file.generation, file.container, len(file.data) if file.keep else 0,
             len(file.unfinished) if file.keep else 0, hashlib.sha256(file.unfinished).digest(),
+            file.shape,
         ),
     )  # fmt: skip

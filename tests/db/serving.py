@@ -34,6 +34,7 @@ class Line:
     ordinal: int | None = None
     tool: str | None = None
     copy: int | None = None
+    on_active_branch: bool = True
 
 
 @dataclass
@@ -88,11 +89,11 @@ class Store:
         number = message_id(key, ordinal, line.part)
         connection.execute(
             "insert into recall.message (session_key, ordinal, part, id, role, kind, ts, content,"
-            " content_hash, copy_key, project, tool)"
-            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            " content_hash, copy_key, project, tool, on_active_branch)"
+            " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 key, ordinal, line.part, number, line.role, line.kind, moment, line.content,
-                content_hash(line.content), line.copy, project, line.tool,
+                content_hash(line.content), line.copy, project, line.tool, line.on_active_branch,
             ),
         )  # fmt: skip
         self._add_text(connection, number, line, moment, key, project)
@@ -185,7 +186,7 @@ class Store:
             connection.execute(
                 "insert into recall.worker_heartbeat (component, host, pid, beat_at, detail)"
                 " values ('ingester', 'laptop', 4711, now() - make_interval(secs => %s), %s)"
-                " on conflict (component) do update set beat_at = excluded.beat_at,"
+                " on conflict (component, instance) do update set beat_at = excluded.beat_at,"
                 " detail = excluded.detail",
                 (seconds_ago, detail),
             )

@@ -151,6 +151,18 @@ def test_ids_are_text_because_javascript_cannot_hold_them(store: Store, api: htt
     assert answers.MessagesAnswer(**answer).model_dump() == answer
 
 
+def test_a_message_says_whether_the_conversation_went_on_from_it(
+    store: Store, api: httpx.Client
+) -> None:
+    lines = [Line("q"), Line("first answer", on_active_branch=False), Line("second answer")]
+    key = store.add_session("0b7f2c9e", lines)
+    answer = api.get(f"/sessions/{key}/messages").json()
+    assert [row["on_active_branch"] for row in answer["messages"]] == [True, False, True]
+    left = api.get(f"/messages/{message_id(key, 1, 0)}", params={"context": 1}).json()
+    assert left["on_active_branch"] is False
+    assert [row["on_active_branch"] for row in (*left["before"], *left["after"])] == [True, True]
+
+
 def test_a_prompt_of_a_history_is_found_by_its_id(store: Store, api: httpx.Client) -> None:
     number = store.add_prompt("deploy it")
     answer = api.get(f"/messages/{number}", params={"context": 3}).json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,48 @@ def test_every_file_of_the_corpus_is_kept_byte_for_byte(
     assert len(paths) > 40
     for path in paths:
         assert kept(database, Path(path)) == Path(path).read_bytes(), os.fspath(path)
+
+
+def test_session_of_a_database_that_is_too_large_is_kept_and_not_parsed(
+    database: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "opencode.db"
+    with sqlite3.connect(path) as client:
+        client.executescript("""
+            create table project (id text primary key, worktree text, time_updated integer);
+            create table session (id text primary key, project_id text, parent_id text, title text,
+                directory text, version text, time_created integer, time_updated integer);
+            create table message (id text primary key, session_id text, time_created integer,
+                time_updated integer, data text);
+            create table part (id text primary key, message_id text, session_id text,
+                time_created integer, time_updated integer, data text);
+            insert into project values ('p1', '/srv/shop', 1);
+        """)
+        for name, length in (("large", 400_000), ("small", 10)):
+            client.execute(
+                "insert into session values (?, 'p1', null, ?, '/', '1', 1, 2)", (name, name)
+            )
+            for at in range(4):
+                client.execute(
+                    'insert into message values (?, ?, ?, 2, \'{"role":"user"}\')',
+                    (f"m-{name}-{at}", name, at),
+                )
+                text = f'{{"type":"text","text":"{"word " * (length // 5)}"}}'
+                client.execute(
+                    "insert into part values (?, ?, ?, 1, 2, ?)",
+                    (f"p-{name}-{at}", f"m-{name}-{at}", name, text),
+                )
+    for _ in range(2):
+        ingest(database, tmp_path, "opencode", max_document_bytes=1_048_576)
+        assert rows(database, "select distinct session_key from recall.message") == [
+            ("opencode:testhost:small",)
+        ]
+    large = f"{path}#large"
+    reason = rows(
+        database, "select reason, byte_length from recall.quarantine where path = %s", large
+    )
+    assert reason[0][0] == "larger than max_document_bytes (1048576)"
+    bytes_of = "select sum(byte_length) from recall.raw_segment where path = %s"
+    assert rows(database, bytes_of, large) == [(reason[0][1],)]
+    assert reason[0][1] > 1_600_000
+    assert ingest(database, tmp_path, "opencode", max_document_bytes=1_048_576).bytes_read == 0
