@@ -125,8 +125,8 @@ The environment wins over `config.toml` in Recall's home, and that over the defa
 name is an error in both. A secret can also stand in a file that `<VARIABLE>_FILE` names. Lists are
 separated by commas in the environment and are TOML arrays in the file.
 
-Where a client keeps its logs is the client's own setting: Recall follows `CLAUDE_CONFIG_DIR` and
-`CODEX_HOME`.
+Where a client keeps its logs is the client's own setting, which Recall follows; see
+[sources](../sources.md). There also stands what a `[[source]]` table of `config.toml` holds.
 """
 
 _HOME_DEFAULT = "`recall` in the user data directory, such as `~/.local/share/recall`"
@@ -136,6 +136,47 @@ def _default(value: object) -> str:
     if value is None or value == ():
         return "" if value is None else "empty"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def sources_page() -> str:
+    """What each source reads and leaves out, as it says so itself."""
+    from recall_ingester.exports import SOURCES
+    from recall_ingester.sources import all_sources
+    from recall_ingester.survey import checkpoint_kinds
+
+    lines = ["# Sources in full", "", _MADE, _SOURCES_INTRODUCTION]
+    lines += ["| checkpoint | |", "|---|---|"]
+    lines += [f"| `{kind}` | {_cell(what)} |" for kind, what in checkpoint_kinds().items()]
+    # An export says the same of itself as a source, by another protocol.
+    known: list[Any] = [*sorted(all_sources().values(), key=lambda found: found.name), *SOURCES]
+    for source in known:
+        lines += ["", f"## `{source.name}`", "", f"{source.title}.", ""]
+        lines += ["| file | is read as | checkpoint |", "|---|---|---|"]
+        lines += [
+            f"| {_patterns(item.pattern)} | {_cell(item.what)} | `{item.shape}` |"
+            for item in source.reads
+        ]
+        if source.leaves_out:
+            lines += ["", "| not stored as text | why |", "|---|---|"]
+            lines += [
+                f"| {_patterns(item.where)} | {_cell(item.why)} |" for item in source.leaves_out
+            ]
+    return "\n".join(lines) + "\n"
+
+
+_SOURCES_INTRODUCTION = """\
+`recall sources NAME` prints the same, with where it looked on this machine.
+[Sources](../sources.md) says it in words.
+
+A pattern with a slash or a file's suffix names files. Any other is a path of JSON keys in a
+record: `*` is anything inside one key, `**` any number of keys, and `key=value` holds only where
+the record has that value. What is left out as text is in the [original bytes](../restore.md) of
+files that are read.
+"""
+
+
+def _patterns(where: str) -> str:
+    return ", ".join(f"`{_cell(part)}`" for part in where.split(", "))
 
 
 def metrics_page() -> str:
@@ -173,12 +214,14 @@ def _metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
             )
     rows: list[dict[str, Any]] = [_AnyRow()]
     empty: Callable[..., Any] = lambda *_args, **_named: []  # noqa: E731
+    nothing: dict[str, Any] = defaultdict(int, {"estimated": []})
     with (
         patch.object(metrics, "reading", lambda _pool: nullcontext()),
         patch.object(metrics, "fetch", lambda *_args: rows),
         patch.object(metrics, "list_sources", empty),
         patch.object(metrics, "list_components", empty),
-        patch.object(metrics, "get_totals", lambda _connection: {"estimated": []}),
+        patch.object(metrics, "list_embedding", empty),
+        patch.object(metrics, "get_totals", lambda _connection: nothing),
         patch.object(metrics, "current_version", lambda _connection: 1),
     ):
         families: list[Any] = metrics.collect_store(None, interval_seconds=1)  # type: ignore[arg-type]
@@ -195,6 +238,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "settings.md": settings_page,
     "metrics.md": metrics_page,
+    "sources.md": sources_page,
 }
 
 

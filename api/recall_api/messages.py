@@ -171,6 +171,7 @@ def _find_prompt(connection: Connection, number: int) -> Answer | None:
         "kind": "prompt",
         "is_error": False,
         "is_damaged": False,
+        "on_active_branch": True,
         "redactions": None,
         "retracted_at": None,
         "current_id": found["id"],

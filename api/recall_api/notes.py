@@ -179,6 +179,7 @@ def find_note(connection: Connection, number: int, *, most_versions: int) -> Ans
         "role": "assistant",
         "is_error": False,
         "is_damaged": False,
+        "on_active_branch": True,
         "redactions": None,
         "retracted_at": None if note["is_current"] else note["replaced_at"] or found["stored_at"],
         "session": fetch_one(connection, load("sessions")["session_line"], means),

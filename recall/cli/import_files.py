@@ -42,7 +42,9 @@ def import_files(
         raise UsageError(f"unknown format `{format_name}`", hint=f"known: {', '.join(_FORMATS)}")
     for path in files:
         if not path.is_file():
-            raise UsageError(f"`{path}` is not a file", hint="recall import FILE.zip")
+            raise UsageError(
+                f"`{path}` is not a file", hint="recall import FILE..., as it was downloaded"
+            )
     settings = load_settings()
     need_server()
     if format_name == _RECALL or (format_name is None and _is_recall(files[0])):
@@ -108,15 +110,18 @@ def _print(summary: ImportSummary, *, dry_run: bool, as_json: bool) -> None:
     def say(text: str) -> None:
         screen.print(text, markup=False)
 
+    rows: Any = summary.rows
     if dry_run:
         say(f"the files can be imported as `{summary.source}`; nothing was stored (--dry-run)")
-    rows: Any = summary.rows
-    say(
-        f"{summary.source}: {summary.conversations:,} conversations new or changed,"
-        f" {summary.unchanged:,} unchanged, {summary.older:,} older than what is stored"
+    # A recall-jsonl file has lines and no conversations to count.
+    conversations = (
+        f"{summary.conversations:,} conversations new or changed, {summary.unchanged:,} unchanged",
+        f"{summary.older:,} older than what is stored",
     )
+    if summary.conversations or summary.unchanged or summary.older:
+        say(f"{summary.source}: {', '.join(conversations[: 1 + bool(summary.older)])}")
     if not dry_run:
-        say(f"{rows.messages:,} messages and notes written")
+        say(f"{summary.source}: {rows.messages:,} messages and notes written")
     if rows.retired:
         note(f"{rows.retired:,} messages that the export does not hold any more are kept")
     if summary.problem_count:

@@ -14,9 +14,12 @@ from recall.cli.terminal import one_line
 from recall.config import Settings
 from recall.errors import NotFoundError, UsageError
 from recall.identity import load_identity
+from recall.keys import path_key
 
 if TYPE_CHECKING:
     import psycopg
+
+    from recall_sql.raw import StoredFile
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -53,6 +56,47 @@ def this_host(settings: Settings) -> str | None:
     if not (settings.home / "identity.json").exists():
         return None
     return load_identity(settings.home).host
+
+
+def find_stored(
+    connection: Connection, ref: str, *, this_host: str | None, host: str | None
+) -> list[StoredFile]:
+    """The file that a path or the end of one means; for a database, all of its sessions.
+
+    A whole path goes before the end of another one, and a file of this machine before those of
+    others. Raises :class:`NotFoundError`, or :class:`UsageError` if several files fit.
+    """
+    from recall_sql.raw import files_of_path
+
+    name = path_key(Path(ref))
+    found = files_of_path(connection, name, host=host)
+    found = [file for file in found if name in (file.path, file.container)] or found
+    found = [file for file in found if file.host == this_host] or found
+    if not found:
+        raise NotFoundError(
+            f"no session and no file `{shown_path(ref)}` is in the store",
+            hint="`recall sessions` lists sessions; of a file give the path, or the end of it",
+        )
+    fitting = sorted({(file.host, _named(file, name)) for file in found})
+    if len(fitting) > 1:
+        listed = ", ".join(
+            f"`{shown_path(path)}` of {one_line(at, 40)}" for at, path in fitting[:5]
+        )
+        more = f" and {len(fitting) - 5} more" if len(fitting) > 5 else ""
+        raise UsageError(
+            f"`{shown_path(ref)}` fits {len(fitting)} files: {listed}{more}",
+            hint="give more of the path"
+            + (", or the machine with --host" if len({at for at, _ in fitting}) > 1 else ""),
+        )
+    return found
+
+
+def _named(file: StoredFile, name: str) -> str:
+    """What of a file the name fits: its own path, or that of the database that it stands in."""
+    container = file.container
+    if container is not None and f"/{container}".endswith(f"/{name}"):
+        return container
+    return file.path
 
 
 def local_path(stored: str) -> Path:

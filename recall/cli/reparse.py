@@ -52,12 +52,13 @@ def reparse(
     ):
         sink = PostgresSink(url, identity)
         stack.callback(sink.close)
+        kept = KeptInStore(url, identity.host)
         reparser = Reparser(
             sink,
             pass_options(settings, identity),
             sources,
             {export.name: export for export in SOURCES},
-            KeptInStore(url, identity.host),
+            kept,
         )
 
         def wanted(known: Checkpoint) -> bool:
@@ -66,15 +67,22 @@ def reparse(
             )
 
         result = reparser.run(wanted=wanted, progress=advance)
-    _report(result, as_json=as_json)
+    for path in kept.incomplete:
+        del result.failed[path]
+    _report(result, len(kept.incomplete), as_json=as_json)
 
 
 class KeptInStore:
-    """The original bytes of one host in a database, each checked before it is given."""
+    """The original bytes of one host in a database, each checked before it is given.
+
+    A file of which only the beginning is kept is refused and listed in ``incomplete``: what stands
+    in the rest of it would be taken for messages that the client took back.
+    """
 
     def __init__(self, url: str, host: str) -> None:
         self._url = url
         self._host = host
+        self.incomplete: list[str] = []
 
     @contextmanager
     def __call__(self, known: Checkpoint) -> Iterator[IO[bytes]]:
@@ -85,17 +93,21 @@ class KeptInStore:
             file = find_file(connection, self._host, known.path)
             if file is None:
                 raise NotFoundError(f"nothing is kept of `{known.path}`")
+            if file.why_not_kept is not None:
+                self.incomplete.append(known.path)
+                raise NotFoundError(f"`{known.path}` is not kept whole")
             with open_stream(connection, file) as stream:
                 yield stream
 
 
-def _report(result: Reparsed, *, as_json: bool) -> None:
+def _report(result: Reparsed, incomplete: int, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "files": result.files,
                 "without_bytes": result.without_bytes,
                 "without_source": result.without_source,
+                "incomplete": incomplete,
                 "failed": result.failed,
                 "rows": result.rows.as_json(),
             }
@@ -109,6 +121,8 @@ def _report(result: Reparsed, *, as_json: bool) -> None:
         )
         if result.without_bytes:
             note(f"{result.without_bytes:,} files were read before their bytes were kept")
+        if incomplete:
+            note(f"{incomplete:,} files are not kept to their end; nothing of them was changed")
         if result.without_source:
             note(f"{result.without_source:,} files are of a source that is not known here")
         for path, reason in list(result.failed.items())[:_SHOWN_FAILURES]:

@@ -1,4 +1,4 @@
-"""``recall restore``: write the original files of a session back, byte for byte."""
+"""``recall restore``: write the original files of a session, or one file, back byte for byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from rich.text import Text
 
-from recall.cli.originals import open_originals, shown_path, this_host
+from recall.cli.originals import find_stored, open_originals, shown_path, this_host
 from recall.cli.output import note, print_json, screen
 from recall.cli.targets import original_paths, paths_below
 from recall.cli.terminal import short_size
@@ -62,7 +62,10 @@ class Copy:
 
 def restore(
     ref: str = typer.Argument(
-        ..., metavar="SESSION", help="Key of a session, or its id or the beginning of that."
+        ...,
+        metavar="REF",
+        help="Key of a session, its id or the beginning of that; or the path of a file, or the end "
+        "of that.",
     ),
     to: Path | None = typer.Option(
         None, "--to", metavar="DIR", help="Write below this folder and not to the original paths."
@@ -73,6 +76,9 @@ def restore(
     with_children: bool = typer.Option(
         False, "--with-children", help="Also its subagents, forks and resumed copies."
     ),
+    host: str | None = typer.Option(
+        None, "--host", metavar="NAME", help="The machine whose file a path means."
+    ),
     stdout: bool = typer.Option(False, "--stdout", help="Print the bytes of its only file."),
     partial: bool = typer.Option(
         False, "--partial", help="Also files of which only the beginning is kept."
@@ -81,21 +87,23 @@ def restore(
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be written."),
     as_json: bool = typer.Option(False, "--json", help="Print what was written as JSON."),
 ) -> None:
-    """Write the original files of a session back, byte for byte.
+    """Write the original files of a session, or one file, back byte for byte.
 
-    Exit code 4: the session, or its bytes, are not in the store. 65: the stored bytes are damaged.
-    73: another file is in the place of one, and nothing was written.
+    Exit code 4: the session or file, or its bytes, are not in the store. 65: the stored bytes are
+    damaged. 73: another file is in the place of one, and nothing was written.
     """
     settings = load_settings()
     if stdout and (to or as_json or dry_run):
         raise UsageError("--stdout cannot be combined with --to, --json or --dry-run")
     with open_originals(settings, "recall restore") as connection:
-        key, copies = _select(connection, ref, generation, with_children=with_children)
+        here = this_host(settings)
+        key, files = _find(connection, ref, here, host, with_children=with_children)
+        copies = _with_generation(connection, files, generation)
         _require_kept(copies, partial=partial)
         if stdout:
             _print_bytes(connection, settings, copies)
             return
-        copies = _place(copies, to, this_host(settings))
+        copies = _place(copies, to, here)
         copies = [replace(copy, state=_state(connection, copy)) for copy in copies]
         if not dry_run:
             _refuse_others(copies, force=force)
@@ -103,35 +111,56 @@ def restore(
     _report(key, copies, dry_run=dry_run, as_json=as_json)
 
 
-def _select(
-    connection: Connection, ref: str, generation: int | None, *, with_children: bool
-) -> tuple[str, list[Copy]]:
+def _find(
+    connection: Connection, ref: str, here: str | None, host: str | None, *, with_children: bool
+) -> tuple[str | None, list[StoredFile]]:
+    """The files to restore, and the key of the session if it was named."""
     from recall_api.sessions import resolve_session
-    from recall_sql.loader import load
-    from recall_sql.raw import files_of_sessions, generations
 
-    key = resolve_session(connection, ref)
+    key = None
+    if host is None and not ref.startswith(("/", "./")):
+        try:
+            key = resolve_session(connection, ref)
+        except NotFoundError:
+            key = None  # perhaps the end of a path
+    if key is not None:
+        return key, _files_of(connection, key, with_children=with_children)
+    files = find_stored(connection, ref, this_host=here, host=host)
+    if with_children:
+        raise UsageError("--with-children goes with a session, not with a file")
+    return None, files
+
+
+def _files_of(connection: Connection, key: str, *, with_children: bool) -> list[StoredFile]:
+    from recall_sql.loader import load
+    from recall_sql.raw import files_of_sessions
+
     keys = [key]
     if with_children:
         rows = connection.execute(load("raw")["session_tree"], {"key": key}).fetchall()
         keys = [row[0] for row in rows]
+    files = files_of_sessions(connection, keys)
+    if not files:
+        raise NotFoundError(
+            f"no file of `{key}` is known",
+            hint="it is only mentioned by other sessions or an index",
+        )
+    return files
+
+
+def _with_generation(
+    connection: Connection, files: Sequence[StoredFile], generation: int | None
+) -> list[Copy]:
+    from recall_sql.raw import generations
+
     copies = [
         Copy(
             file,
             file.generation if generation is None else generation,
             tuple(generations(connection, file.host, file.path)),
         )
-        for file in files_of_sessions(connection, keys)
+        for file in files
     ]
-    if not copies:
-        raise NotFoundError(
-            f"no file of `{key}` is known",
-            hint="it is only mentioned by other sessions or an index",
-        )
-    return key, _with_generation(copies, generation)
-
-
-def _with_generation(copies: list[Copy], generation: int | None) -> list[Copy]:
     if generation is None:
         return copies
     found = [copy for copy in copies if generation in [item.number for item in copy.kept]]
@@ -171,7 +200,7 @@ def _require_kept(copies: Sequence[Copy], *, partial: bool) -> None:
 def _print_bytes(connection: Connection, settings: Settings, copies: Sequence[Copy]) -> None:
     """All of it is read and checked before the first byte is printed."""
     if len(copies) != 1:
-        raise UsageError(f"the session has {len(copies)} files", hint="write them with --to DIR")
+        raise UsageError(f"these are {len(copies)} files", hint="write them with --to DIR")
     if sys.stdout.isatty():
         raise UsageError(
             "the bytes of a log can steer a terminal", hint="send them to a file or a program"
@@ -292,7 +321,7 @@ _DONE = {"new": "restored", "same": "already there", "other": "replaced"}
 _WOULD = {"new": "would restore", "same": "already there", "other": "differs, needs --force"}
 
 
-def _report(key: str, copies: Sequence[Copy], *, dry_run: bool, as_json: bool) -> None:
+def _report(key: str | None, copies: Sequence[Copy], *, dry_run: bool, as_json: bool) -> None:
     words = _WOULD if dry_run else _DONE
     if as_json:
         files = [

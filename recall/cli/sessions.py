@@ -63,7 +63,7 @@ def _table(rows: list[Answer]) -> Table:
             name, no_wrap=True, overflow="ignore", justify="right" if is_number else "left"
         )
     for row in rows:
-        mark = f"{row['relation']}: " if row["relation"] else ""
+        title = [one_line(part, 60) for part in (row["relation"], row["title"]) if part]
         children = f" (+{row['children_count']})" if row["children_count"] else ""
         table.add_row(
             short_time(row["started_at"]),
@@ -72,7 +72,7 @@ def _table(rows: list[Answer]) -> Table:
             Text(project_name(row["project"])),
             Text(f"{row['message_count']}{children}"),
             Text(one_line(row["external_id"], 120), "cyan"),
-            Text(mark + one_line(row["title"], 60)),
+            Text(": ".join(title)),
         )
     return table
 

@@ -161,9 +161,11 @@ def _print_session(session: Answer) -> None:
 def _print_message(row: Answer, *, chosen: bool = False) -> None:
     tool = f" {one_line(row['tool'], 60)}" if row["tool"] else ""
     error = " error" if row["is_error"] else ""
+    # A server of before branches does not say.
+    branch = "" if row.get("on_active_branch", True) else " abandoned"
     header = Text("> " if chosen else "")
     style = "bold green" if row["role"] == "user" else "bold"
-    header.append(f"{row['role']}/{row['kind']}{tool}{error}", style)
+    header.append(f"{row['role']}/{row['kind']}{tool}{error}{branch}", style)
     header.append(f"  {short_time(row['ts'])}  #{row['ordinal']}  {row['id']}", "dim")
     screen.print(header)
     screen.print(Text(printable(row["content"])))

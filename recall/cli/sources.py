@@ -52,7 +52,8 @@ def _table(surveys: list[Survey]) -> Table:
     for title in ("source", "files", "found", "looked in"):
         table.add_column(title, justify="right" if title == "files" else "left")
     for survey in surveys:
-        found = ", ".join(f"{count:,} {label}" for label, count in survey.found.items())
+        by_count = sorted(survey.found.items(), key=lambda item: (-item[1], item[0]))
+        found = ", ".join(f"{label} {count:,}" for label, count in by_count)
         there = [str(place["path"]) for place in survey.looked if place["exists"]]
         absent = [f"{place['path']} (not there)" for place in survey.looked if not place["exists"]]
         looked = "\n".join(there or absent) or "nowhere: no place is set"
@@ -75,7 +76,8 @@ def _describe(survey: Survey) -> None:
     say(f"{survey.name}: {survey.title}")
     say("  looked in")
     for place in survey.looked:
-        say(f"    {place['path']}  " + (f"{place['files']:,} files" if place["exists"] else "-"))
+        found = f"files: {place['files']:,}" if place["exists"] else "not there"
+        say(f"    {place['path']}  {found}")
     if not survey.looked:
         say("    nowhere: no place is set")
     say("  reads")

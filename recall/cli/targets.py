@@ -20,9 +20,9 @@ _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 def original_paths(files: Sequence[StoredFile], host: str | None) -> list[Path]:
     """Where files were read from. :class:`UsageError` unless all are files of this host."""
     for file in files:
-        if file.container is not None:
+        if file.is_rows:
             raise UsageError(
-                f"`{shown_path(file.path)}` is a session inside of a database or an export;"
+                f"`{shown_path(file.path)}` stands for rows of a database or an export;"
                 " those are never written to",
                 hint="add --to DIR to get its rows as JSON Lines",
             )
@@ -37,10 +37,10 @@ def original_paths(files: Sequence[StoredFile], host: str | None) -> list[Path]:
 def paths_below(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
     """A path for each file, named from the common parent of all of them; no two are the same.
 
-    A session of a container is named after its id.
+    A session of a container is named after its id, the rows of a table after their database.
     """
     parts = [_parts(file) for file in files]
-    on_disk = [file.container is None for file in files]
+    on_disk = [not file.is_rows for file in files]
     common = _common_parents(list(compress(parts, on_disk)))
     taken: set[PurePath] = set()
     result = []
@@ -53,6 +53,8 @@ def paths_below(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
 
 
 def _parts(file: StoredFile) -> Sequence[str]:
+    if file.container is None and file.is_rows:
+        return [f"{PurePosixPath(file.path).stem or 'rows'}.jsonl"]
     if file.container is None:
         pure = PureWindowsPath if _WINDOWS.match(file.path) else PurePosixPath
         return pure(file.path).parts

@@ -16,6 +16,8 @@ from rich.text import Text
 
 from recall.cli.originals import local_path, open_originals, shown_path, this_host
 from recall.cli.output import note, notes, print_json, screen
+from recall.cli.repair import Repaired
+from recall.cli.repair import repair as repair_files
 from recall.cli.running import ingest_lock
 from recall.cli.terminal import one_line, short_size
 from recall.config import Settings, load_settings
@@ -79,6 +81,9 @@ def verify(
     session: str | None = typer.Option(
         None, "--session", metavar="SESSION", help="Only the files of this session."
     ),
+    repair: bool = typer.Option(
+        False, "--repair", help="Take damaged bytes again from files that still have the same."
+    ),
     reread: bool = typer.Option(
         False, "--reread", help="Let the next ingest read files that differ from their start."
     ),
@@ -95,7 +100,11 @@ def verify(
     settings = load_settings()
     with open_originals(settings, "recall verify") as connection:
         key = _resolve(connection, source, session)
-        results, bytes_read = _check_all(connection, this_host(settings), source, key)
+        host = this_host(settings)
+        results, bytes_read = _check_all(connection, host, source, key)
+        repaired = None
+        if repair:
+            results, repaired = _repair(connection, host, results)
         unused = _unused(connection, prune=prune)
         differing = [result for result in results if result.verdict == "differs"]
         marked, busy = 0, None
@@ -105,10 +114,10 @@ def verify(
             except BusyError as error:
                 busy = error
     if as_json:
-        _print_json(results, bytes_read, unused, marked)
+        _print_json(results, bytes_read, unused, marked, repaired)
     else:
         _print(results, bytes_read)
-        _print_notes(results, unused, marked)
+        _print_notes(results, unused, marked, repaired)
     if busy is not None:
         raise busy
     if any(result.verdict in _BAD for result in results):
@@ -144,6 +153,20 @@ def _check_all(
     return results, checker.bytes_read
 
 
+def _repair(
+    connection: Connection, host: str | None, results: Sequence[Result]
+) -> tuple[list[Result], Repaired]:
+    """What could be repaired, and the results after it. A piece may stand in several files."""
+    damaged = [result for result in results if result.verdict == "damaged"]
+    repaired = repair_files(connection, host, [(item.host, item.path) for item in damaged])
+    checker = _Checker(connection, host, lambda _count: None)
+    again = [
+        checker.check(item.host, item.path) if item.verdict == "damaged" else item
+        for item in results
+    ]
+    return again, repaired
+
+
 class _Checker:
     """Checks file by file, each in a snapshot of its own: the ingester may go on meanwhile."""
 
@@ -172,7 +195,7 @@ class _Checker:
             return Result(host, path, "damaged", error.message)
 
     def _check_newest(self, file: StoredFile) -> Result:
-        if file.host != self._this_host or file.container is not None:
+        if file.host != self._this_host or file.is_rows:
             self._read_newest(file)
             return _settled(file, "ok")
         from recall_ingester.reader import open_regular
@@ -276,7 +299,13 @@ def _mark(connection: Connection, settings: Settings, differing: Sequence[Result
         return connection.execute(load("raw")["reread"], values).rowcount
 
 
-def _print_json(results: Sequence[Result], bytes_read: int, unused: Unused, marked: int) -> None:
+def _print_json(
+    results: Sequence[Result],
+    bytes_read: int,
+    unused: Unused,
+    marked: int,
+    repaired: Repaired | None,
+) -> None:
     counts = Counter(result.verdict for result in results)
     print_json(
         {
@@ -284,6 +313,8 @@ def _print_json(results: Sequence[Result], bytes_read: int, unused: Unused, mark
             "counts": {verdict: counts[verdict] for verdict in _MEANING},
             "bytes_read": bytes_read,
             "marked": marked,
+            "repaired": repaired.pieces if repaired else 0,
+            "not_repaired": repaired.not_found if repaired else 0,
             "unused": {
                 "blobs": unused.blobs,
                 "stored_bytes": unused.stored_bytes,
@@ -310,7 +341,18 @@ def _print(results: Sequence[Result], bytes_read: int) -> None:
     note(f"{len(results):,} files, {short_size(bytes_read)} read back")
 
 
-def _print_notes(results: Sequence[Result], unused: Unused, marked: int) -> None:
+def _print_notes(
+    results: Sequence[Result], unused: Unused, marked: int, repaired: Repaired | None
+) -> None:
+    if repaired is not None:
+        note(f"{repaired.pieces:,} damaged pieces were written again from files of this machine")
+        if repaired.not_found:
+            note(
+                f"{repaired.not_found:,} are in no file of this machine;"
+                " a backup of the database may have them"
+            )
+    elif any(result.verdict == "damaged" for result in results):
+        note("with --repair, damaged bytes are taken again from files that still have them")
     if marked:
         note(f"{marked:,} files are read from their start by the next ingest")
     elif any(result.verdict == "differs" for result in results):

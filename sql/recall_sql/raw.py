@@ -38,6 +38,7 @@ class StoredFile:
     """One file, or one session of a container, as its checkpoint describes it.
 
     ``size`` is that of the file at the last read; it is -1 where the next pass has to read on.
+    ``shape`` is how it is read; ``None`` where that was not recorded yet.
     """
 
     host: str
@@ -51,6 +52,12 @@ class StoredFile:
     byte_offset: int
     raw_bytes: int
     unfinished_length: int
+    shape: str | None = None
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether what is kept is not a file, but rows of a database or an export, as JSON."""
+        return self.container is not None or self.shape == "table"
 
     @property
     def kept_bytes(self) -> int:
@@ -62,7 +69,7 @@ class StoredFile:
         """Why the bytes of the newest generation are not all there; ``None`` if they are."""
         if self.container is not None:
             whole = self.raw_bytes > 0
-        elif self.size >= 0:
+        elif self.size >= 0 and not self.is_rows:
             whole = self.kept_bytes >= self.size
         elif self.path.endswith(".zst"):  # of such a file the offset counts decompressed bytes
             whole = self.raw_bytes > 0
@@ -100,10 +107,35 @@ def files_of_sessions(connection: Connection, keys: Sequence[str]) -> list[Store
     return [StoredFile(*row) for row in rows]
 
 
+def files_of_path(connection: Connection, path: str, *, host: str | None) -> list[StoredFile]:
+    """The files that a path, or its last parts, may mean, and the sessions of such a database."""
+    values = {"path": path, "host": host}
+    rows = connection.execute(load("raw")["files_of_path"], values).fetchall()
+    found = {(row[0], row[1]): StoredFile(*row) for row in rows}
+    return list(found.values())
+
+
 def find_file(connection: Connection, host: str, path: str) -> StoredFile | None:
     """The checkpoint of one file."""
     row = connection.execute(load("raw")["find_file"], {"host": host, "path": path}).fetchone()
     return StoredFile(*row) if row else None
+
+
+def damaged_blobs(connection: Connection, host: str, path: str) -> list[bytes]:
+    """The hashes of the blobs of a file, in any generation, that are missing or damaged."""
+    place = {"host": host, "path": path, "most": _MOST_BYTES}
+    found: list[bytes] = []
+    with (
+        translate_errors(),
+        connection.cursor() as cursor,
+        closing(_stream(cursor, load("raw")["blobs_of_file"], place)) as rows,
+    ):
+        for digest, byte_length, *blob in rows:
+            try:
+                _unpack(byte_length, bytes(digest), blob, "")
+            except DamagedError:
+                found.append(bytes(digest))
+    return found
 
 
 def places(
@@ -287,7 +319,10 @@ def _common_length(one: bytes, other: bytes) -> int:
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-_HINT = "restore the database from a backup; `recall verify` lists everything that is damaged"
+_HINT = (
+    "`recall verify` lists everything that is damaged, and `recall verify --repair` takes what it "
+    "can from the files themselves; the rest is in a backup of the database"
+)
 
 
 def _damaged(where: str, position: int, what: str) -> DamagedError:

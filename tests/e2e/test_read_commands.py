@@ -16,8 +16,13 @@ from typer.main import get_command
 
 from recall import processes
 from recall.cli import app
+from recall.cli.found import print_found
 from recall.cli.search import SearchCommand
+from recall.config import Settings
+from recall.identity import load_identity
 from recall.keys import message_id
+from recall_sql.connection import connect
+from tests.db.note_store import NOW, Entry, add_note, memory
 from tests.db.serving import Line, Store, serving
 
 Done = subprocess.CompletedProcess[str]
@@ -219,6 +224,15 @@ def test_a_long_session_is_shown_in_parts(recall: Run, store: Store) -> None:
     assert as_json["next_cursor"]
 
 
+def test_a_message_on_a_branch_that_was_left_is_marked(recall: Run, store: Store) -> None:
+    lines = [Line("one", role="assistant", on_active_branch=False), Line("two", role="assistant")]
+    key = store.add_session("0b7f2c9e", lines)
+    headers = [line for line in recall("show", key).stdout.splitlines() if "#" in line]
+    assert ["abandoned" in header for header in headers] == [True, False]
+    number = str(message_id(key, 0, 0))
+    assert "assistant/text abandoned" in recall("show", number).stdout
+
+
 def run_on_terminal(arguments: list[str], env: dict[str, str]) -> str:
     """What the command writes to a terminal."""
     parent, child = pty.openpty()
@@ -271,6 +285,47 @@ def test_status_says_what_is_stored_and_what_is_wrong(recall: Run, store: Store,
     listed = recall("status", "--problems").stdout
     assert "/logs/a.jsonl: line 4, byte 77, 7 bytes: not JSON (not stored)" in listed
     assert "/logs/b.jsonl: permission denied" in listed
+
+
+def test_status_counts_notes_only_where_there_are_any(
+    recall: Run, store: Store, talk: str, database: str
+) -> None:
+    store.add_file("/logs/a.jsonl", key=talk, lines=(1, 1, 0, 0, 0))
+    assert "notes" not in recall("status").stdout
+    with connect(database, application="tests") as connection:
+        add_note(connection, Entry("moved the cache"))
+        add_note(connection, memory("prefers tabs"))
+        add_note(connection, memory("prefers spaces"), replaced_at=NOW)
+    shown = recall("status").stdout
+    assert ", 2 notes" in shown
+    table = [line.split() for line in shown.splitlines() if line.startswith(("host", "laptop"))]
+    assert table[0][:6] == ["host", "source", "files", "sessions", "notes", "lines"]
+    assert [row[1:6] for row in table[1:]] == [
+        ["claude-code", "1", "1", "1", "1"],
+        ["ledger", "0", "0", "1", "0"],
+    ]
+
+
+def test_what_was_found_counts_notes_only_where_there_are_any(
+    home: Path, database: str, store: Store, talk: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.add_file("/logs/a.jsonl", key=talk)
+    settings = Settings(home=home)
+    load_identity(home, host="laptop")
+    print_found(settings, database, ingest=True)
+    assert ["source", "files", "sessions", "messages", "problems"] in _rows(capsys)
+    with connect(database, application="tests") as connection:
+        add_note(connection, Entry("moved the cache"))
+        add_note(connection, memory("prefers spaces"), replaced_at=NOW)
+    print_found(settings, database, ingest=True)
+    table = _rows(capsys)
+    assert ["source", "files", "sessions", "messages", "notes", "problems"] in table
+    assert ["claude-code", "1", "1", "4", "0", "0"] in table
+    assert ["ledger", "0", "0", "0", "1", "0"] in table
+
+
+def _rows(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    return [line.split() for line in capsys.readouterr().err.splitlines()]
 
 
 def test_status_shows_the_parts_that_run_here(recall: Run, home: Path, talk: str) -> None:

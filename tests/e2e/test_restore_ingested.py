@@ -149,6 +149,29 @@ def test_bytes_that_were_not_kept_are_said_to_be_missing(
     assert results(recall("verify", "--json")) == {path_key(log): "not kept"}
 
 
+def test_reparse_leaves_alone_what_is_not_kept_to_its_end(
+    recall: Invoke, database: str, log: Path
+) -> None:
+    log.write_bytes(line(1, "one") + line(2, "two"))
+    ingest(database, log.parents[2])
+    with log.open("ab") as file:
+        file.write(line(3, "three"))
+    ingest(database, log.parents[2], keep_raw=False)
+    before = rows(database, "select id, content from recall.message order by id")
+    assert len(before) == 3
+
+    done = recall("reparse", "--json")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert (answer["files"], answer["incomplete"], answer["failed"]) == (0, 1, {})
+    assert rows(database, "select id, content from recall.message order by id") == before
+
+    ingest(database, log.parents[2])
+    answer = json.loads(recall("reparse", "--json").stdout)
+    assert (answer["files"], answer["incomplete"]) == (1, 0)
+    assert rows(database, "select id, content from recall.message order by id") == before
+
+
 def test_a_log_whose_name_is_not_utf8_comes_back(recall: Invoke, database: str, log: Path) -> None:
     path = log.parent.with_name(os.fsdecode(b"caf\xe9")) / log.name
     path.parent.mkdir()

@@ -84,6 +84,12 @@ def all_files(folder: Path) -> dict[str, bytes]:
     }
 
 
+def identity_of(path: Path) -> tuple[int, ...]:
+    """What changes when something is put in the place of a file; not when it is read."""
+    status = path.lstat()
+    return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns
+
+
 @pytest.mark.parametrize("ref", ["0b7f2c", "0b7f2c9e-5d1a", "claude-code:laptop:0b7f2c9e-5d1a"])
 def test_a_file_is_put_back_as_it_was(recall: Run, log: Path, ref: str) -> None:
     done = recall("restore", ref)
@@ -106,11 +112,11 @@ def test_missing_folders_are_made_for_their_owner_alone(recall: Run, log: Path) 
 
 def test_equal_files_stay_untouched(recall: Run, log: Path) -> None:
     log.write_bytes(WHOLE)
-    before = log.stat()
+    before = identity_of(log)
     done = recall("restore", "0b7f2c", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["files"][0]["state"] == "already there"
-    assert log.stat() == before
+    assert identity_of(log) == before
 
 
 @pytest.mark.parametrize("found", [WHOLE + b"more\n", LINES, WHOLE.replace(b"17", b"71"), b""])
@@ -149,10 +155,10 @@ def test_what_is_no_file_is_never_replaced(recall: Run, log: Path, kind: str) ->
         os.mkfifo(log)
     else:
         log.symlink_to(log.parent / "nowhere")
-    before = log.lstat()
+    before = identity_of(log)
     done = recall("restore", "0b7f2c", *([] if kind == "dangling link" else ["--force"]))
     assert done.returncode == 73, errors_of(done)
-    assert log.lstat() == before
+    assert identity_of(log) == before
     assert list(log.parent.iterdir()) == [log]
 
 
@@ -238,6 +244,113 @@ def test_a_session_of_a_container_needs_a_folder(
     assert recall("restore", key, "--to", tmp_path / "x").returncode == 0
     assert all_files(tmp_path / "x") == {"ses_1.jsonl": LINES}
     assert not Path(container).exists()
+
+
+@pytest.fixture
+def prompts(database: str, logs: Path) -> Path:
+    """A file without a session, beside another one of its name."""
+    path = logs.parent / "history.jsonl"
+    keep(database, Kept(str(path), LINES))
+    keep(database, Kept(str(logs.parent / "other" / "history.jsonl"), b"other\n"))
+    return path
+
+
+def test_a_file_without_a_session_is_named_by_its_path(recall: Run, prompts: Path) -> None:
+    for ref in (str(prompts), "logs/history.jsonl", "./logs//history.jsonl"):
+        done = recall("restore", ref, "--json")
+        assert done.returncode == 0, errors_of(done)
+        answer = json.loads(done.stdout)
+        assert answer["session_key"] is None
+        assert [file["path"] for file in answer["files"]] == [str(prompts)]
+        assert all_files(prompts.parent) == {"history.jsonl": LINES}
+        prompts.unlink()
+
+
+def test_the_end_of_a_path_has_to_be_unique(recall: Run, prompts: Path) -> None:
+    done = recall("restore", "history.jsonl")
+    assert done.returncode == 2
+    assert "fits 2 files" in errors_of(done)
+    assert str(prompts) in errors_of(done)
+    assert "--host" not in errors_of(done)
+    for ref in ("story.jsonl", f"{prompts}.bak", str(prompts.parent), "/history.jsonl"):
+        assert recall("restore", ref).returncode == 4
+    assert all_files(prompts.parent) == {}
+
+
+def test_a_whole_path_goes_before_the_end_of_another(
+    recall: Run, database: str, tmp_path: Path
+) -> None:
+    keep(database, Kept("/a/history.jsonl", b"short\n"))
+    keep(database, Kept("/b/a/history.jsonl", b"long\n"))
+    assert recall("restore", "/a/history.jsonl", "--stdout").stdout == b"short\n"
+    assert recall("restore", "b/a/history.jsonl", "--stdout").stdout == b"long\n"
+
+
+def test_a_path_means_the_file_of_this_machine_first(
+    recall: Run, database: str, prompts: Path, tmp_path: Path
+) -> None:
+    for host in ("desktop", "server"):
+        keep(database, Kept(str(prompts), host.encode(), host=host))
+        keep(database, Kept("/only/there.jsonl", host.encode(), host=host))
+    assert recall("restore", prompts, "--stdout").stdout == LINES
+    assert recall("restore", prompts, "--stdout", "--host", "server").stdout == b"server"
+    done = recall("restore", "/only/there.jsonl", "--to", tmp_path / "x")
+    assert done.returncode == 2
+    assert "--host" in errors_of(done)
+    done = recall("restore", "/only/there.jsonl", "--to", tmp_path / "x", "--host", "desktop")
+    assert done.returncode == 0
+    assert all_files(tmp_path / "x") == {"there.jsonl": b"desktop"}
+
+
+def test_children_go_with_a_session_and_not_with_a_file(recall: Run, prompts: Path) -> None:
+    done = recall("restore", prompts, "--with-children")
+    assert done.returncode == 2
+    assert not prompts.exists()
+
+
+@pytest.fixture
+def databases(database: str, key: str, logs: Path) -> Path:
+    """A database whose sessions are kept one by one, and one of which a table is kept."""
+    path = logs / "client.db"
+    for number in (1, 2):
+        keep(database, Kept(f"{path}#ses_{number}", b"%d\n" % number, container=str(path)))
+    keep(database, Kept(str(path), b"", keep=False, size=4096, shape="container"))
+    keep(database, Kept(str(logs / "ledger.db"), LINES, size=8192, shape="table"))
+    path.write_bytes(b"SQLite")
+    (logs / "ledger.db").write_bytes(b"SQLite")
+    return logs
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("client.db", {"ses_1.jsonl": b"1\n", "ses_2.jsonl": b"2\n"}),
+        ("client.db#ses_2", {"ses_2.jsonl": b"2\n"}),
+        ("ledger.db", {"ledger.jsonl": LINES}),
+    ],
+)
+def test_a_database_comes_back_as_rows_and_is_never_written_to(
+    recall: Run, databases: Path, tmp_path: Path, name: str, expected: dict[str, bytes]
+) -> None:
+    for ref in (name, databases / name):
+        done = recall("restore", ref, "--force")
+        assert done.returncode == 2
+        assert "never written to" in errors_of(done)
+        to = tmp_path / Path(ref).parent.name / "x"
+        done = recall("restore", ref, "--to", to)
+        assert done.returncode == 0, errors_of(done)
+        assert all_files(to) == expected
+    assert {path.read_bytes() for path in databases.iterdir()} == {b"SQLite"}
+
+
+def test_verify_checks_the_rows_of_databases_and_not_their_files(
+    recall: Run, databases: Path
+) -> None:
+    done = recall("verify", "--json")
+    assert done.returncode == 0
+    assert verdicts(done) == {
+        str(databases / name): "ok" for name in ("client.db#ses_1", "client.db#ses_2", "ledger.db")
+    }
 
 
 def test_a_file_of_another_host_needs_a_folder(
@@ -438,6 +551,91 @@ def test_damage_in_any_generation_is_found(
     done = recall("verify", "--json")
     assert (done.returncode, verdicts(done)) == (1, {str(log): "damaged"})
     assert f"generation {generation} of" in json.loads(done.stdout)["files"][0]["detail"]
+
+
+def damage(database: str, data: bytes) -> None:
+    with connect(database) as connection:
+        changed = connection.execute(
+            "update recall.raw_blob set data = set_byte(data, 9, get_byte(data, 9) # 1)"
+            " where hash = %s",
+            (digest_of(data),),
+        )
+    assert changed.rowcount == 1
+
+
+def drop(database: str, data: bytes) -> None:
+    with connect(database) as connection:
+        changed = connection.execute(
+            "delete from recall.raw_blob where hash = %s", (digest_of(data),)
+        )
+    assert changed.rowcount == 1
+
+
+@pytest.mark.parametrize("harm", [damage, drop])
+def test_damaged_bytes_are_taken_again_from_the_file(
+    recall: Run, database: str, log: Path, harm: Callable[[str, bytes], None]
+) -> None:
+    log.write_bytes(WHOLE)
+    # Both generations hold the first piece; only the newest one the others.
+    for piece in (LINES[:1000], LINES[2000:3000], TORN):
+        harm(database, piece)
+    done = recall("verify")
+    assert done.returncode == 1
+    assert "--repair" in errors_of(done)
+    assert recall("restore", "0b7f2c", "--force").returncode == 65
+
+    done = recall("verify", "--repair", "--json")
+    assert (done.returncode, verdicts(done)) == (0, {str(log): "ok"})
+    answer = json.loads(done.stdout)
+    assert (answer["repaired"], answer["not_repaired"]) == (3, 0)
+    assert recall("verify").returncode == 0
+    log.unlink()
+    assert recall("restore", "0b7f2c").returncode == 0
+    assert log.read_bytes() == WHOLE
+
+
+def test_only_bytes_with_the_same_hash_repair_anything(
+    recall: Run, database: str, log: Path
+) -> None:
+    log.write_bytes(b"X" + WHOLE[1:])
+    for piece in (LINES[:1000], LINES[1000:2000]):
+        damage(database, piece)
+    state = "select data from recall.raw_blob where hash = %s"
+    before = rows(database, state, digest_of(LINES[:1000]))
+    done = recall("verify", "--repair", "--json")
+    assert (done.returncode, verdicts(done)) == (1, {str(log): "damaged"})
+    answer = json.loads(done.stdout)
+    assert (answer["repaired"], answer["not_repaired"]) == (1, 1)
+    assert rows(database, state, digest_of(LINES[:1000])) == before
+    shown = errors_of(recall("verify", "--repair"))
+    assert "0 damaged pieces were written again" in shown
+    assert "1 are in no file of this machine" in shown
+
+
+def test_a_piece_is_repaired_from_any_file_that_has_it(
+    recall: Run, database: str, logs: Path
+) -> None:
+    keep(database, Kept("/elsewhere/a.jsonl", LINES, host="desktop"))
+    for name in ("fifo", "gone", "copy"):
+        keep(database, Kept(str(logs / name), LINES))
+    os.mkfifo(logs / "fifo")
+    (logs / "copy").write_bytes(LINES)
+    damage(database, LINES[1000:2000])
+    done = recall("verify", "--repair", "--json")
+    assert json.loads(done.stdout)["repaired"] == 1
+    assert verdicts(done) == {
+        "/elsewhere/a.jsonl": "ok", str(logs / "copy"): "ok", str(logs / "gone"): "gone",
+        str(logs / "fifo"): "unreadable",
+    }  # fmt: skip
+
+
+def test_without_damage_nothing_is_repaired(recall: Run, database: str, log: Path) -> None:
+    log.write_bytes(WHOLE)
+    state = "select xmin::text, hash from recall.raw_blob order by hash"
+    before = rows(database, state)
+    done = recall("verify", "--repair", "--json")
+    assert (done.returncode, json.loads(done.stdout)["repaired"]) == (0, 0)
+    assert rows(database, state) == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")

@@ -60,7 +60,7 @@ def test_declared_source_is_listed_with_the_others(user_home: Path, home: Path) 
 def test_text_names_places_and_problems(user_home: Path) -> None:
     done = CliRunner().invoke(app, ["sources"])
     assert done.exit_code == 0
-    assert "1 prompts, 1 transcript" in done.stdout
+    assert "prompts 1, transcript 1" in done.stdout
     assert str(user_home / ".claude") in done.stdout
     done = CliRunner().invoke(app, ["sources", "codex"])
     assert "archived_sessions/rollout-*.jsonl[.zst]" in done.stdout

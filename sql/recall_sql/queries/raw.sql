@@ -4,21 +4,41 @@
 -- The files that sessions were read from, a parent's before its children's.
 select
     f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
-    f.byte_offset, f.raw_bytes, f.unfinished_length
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
 from recall.ingest_state f
 where f.session_key = any(%(keys)s::text[])
 order by array_position(%(keys)s::text[], f.session_key), f.host, f.path
+
+-- name: files_of_path
+-- The files whose path is the given one or ends with it, and the sessions of databases of that path.
+-- A database whose sessions are kept one by one has no bytes of its own.
+select
+    f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
+from recall.ingest_state f
+cross join lateral (values (f.path), (f.container)) named (name)
+where (%(host)s::text is null or f.host = %(host)s::text)
+    and (
+        named.name = %(path)s::text
+        or right(named.name, length(%(path)s::text) + 1) = '/' || %(path)s::text
+    )
+    and named.name is distinct from 'import'
+    and not (f.container is null and f.described ->> 'shape' is not distinct from 'container')
+    and not (f.unreadable is not null and f.size = 0 and f.lines_seen = 0
+        and f.session_key is null)
+order by f.host, f.path
 
 -- name: find_file
 -- What is known of one file.
 select
     f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
-    f.byte_offset, f.raw_bytes, f.unfinished_length
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
 from recall.ingest_state f
 where f.host = %(host)s::text and f.path = %(path)s::text
 
 -- name: places_after
--- One page of files in the order of their keys. Rows of folders that cannot be listed are no files.
+-- One page of files in the order of their keys. Rows of folders that cannot be listed are no files,
+-- and of a database whose sessions are kept one by one, these sessions are what there is to check.
 select f.host, f.path
 from recall.ingest_state f
 where (f.host, f.path) > (%(after_host)s::text, %(after_path)s::text)
@@ -26,6 +46,7 @@ where (f.host, f.path) > (%(after_host)s::text, %(after_path)s::text)
     and (%(session_key)s::text is null or f.session_key = %(session_key)s::text)
     and not (f.unreadable is not null and f.size = 0 and f.lines_seen = 0
         and f.session_key is null)
+    and not (f.container is null and f.described ->> 'shape' is not distinct from 'container')
 order by f.host, f.path
 limit %(limit)s::bigint
 
@@ -70,6 +91,34 @@ left join lateral (
 where s.host = %(host)s::text and s.path = %(path)s::text
     and s.generation = %(generation)s::integer
 order by s.byte_offset
+
+-- name: blobs_of_file
+-- The blobs that the segments of a file point to, in any generation, each once.
+select
+    s.hash, s.byte_length, b.byte_length, b.codec, octet_length(b.data),
+    case when octet_length(b.data) <= %(most)s::integer then b.data end
+from (
+    select distinct on (o.hash) o.hash, o.byte_length
+    from recall.raw_segment o
+    where o.host = %(host)s::text and o.path = %(path)s::text
+    order by o.hash
+) s
+left join recall.raw_blob b on b.hash = s.hash
+
+-- name: places_of_blob
+-- Where the bytes of a blob stood in the files of a host, those that were read last first.
+select s.path, s.byte_offset, s.byte_length
+from recall.raw_segment s
+where s.hash = %(hash)s::bytea and s.host = %(host)s::text
+order by s.stored_at desc, s.path, s.byte_offset
+limit %(limit)s::bigint
+
+-- name: replace_blob
+-- Put a blob in the place of one that is damaged or missing.
+insert into recall.raw_blob (hash, byte_length, codec, data)
+values (%(hash)s::bytea, %(byte_length)s::integer, %(codec)s::text, %(data)s::bytea)
+on conflict (hash) do update
+set byte_length = excluded.byte_length, codec = excluded.codec, data = excluded.data
 
 -- name: session_tree
 -- A session and everything below it, parents first.

@@ -116,7 +116,8 @@ order by messages desc, m.role, m.kind
 -- Messages of a session behind a place, in order.
 select
     m.ordinal, m.part, m.id::text as id, m.role, m.kind, m.ts, m.ts_origin, m.tool, m.call_id,
-    m.model, m.is_error, m.is_damaged, m.redactions, char_length(m.content) as length,
+    m.model, m.is_error, m.is_damaged, m.on_active_branch, m.redactions,
+    char_length(m.content) as length,
     char_length(m.content) > %(max_chars)s::integer as truncated,
     left(m.content, %(max_chars)s::integer) as content
 from recall.message m
@@ -132,7 +133,8 @@ limit %(limit)s::bigint
 -- Messages of a session before a place, nearest first.
 select
     m.ordinal, m.part, m.id::text as id, m.role, m.kind, m.ts, m.ts_origin, m.tool, m.call_id,
-    m.model, m.is_error, m.is_damaged, m.redactions, char_length(m.content) as length,
+    m.model, m.is_error, m.is_damaged, m.on_active_branch, m.redactions,
+    char_length(m.content) as length,
     char_length(m.content) > %(max_chars)s::integer as truncated,
     left(m.content, %(max_chars)s::integer) as content
 from recall.message m
@@ -148,7 +150,7 @@ limit %(limit)s::bigint
 select
     m.id::text as id, m.session_key, m.ordinal, m.part, s.source, s.host, m.role, m.kind, m.ts,
     m.ts_origin, m.project, m.branch, m.tool, m.call_id, m.native_id, m.model, m.is_error,
-    m.is_damaged, m.redactions, m.stored_at, null::timestamptz as retracted_at,
+    m.is_damaged, m.on_active_branch, m.redactions, m.stored_at, null::timestamptz as retracted_at,
     m.id::text as current_id, m.copy_key, char_length(m.content) as length, m.content
 from recall.message m
 join recall.session s on s.session_key = m.session_key
@@ -157,7 +159,7 @@ union all
 select
     r.id::text, r.session_key, r.ordinal, r.part, s.source, s.host, r.role, r.kind, r.ts,
     r.ts_origin, r.project, r.branch, r.tool, r.call_id, r.native_id, r.model, r.is_error,
-    r.is_damaged, r.redactions, r.stored_at, r.retracted_at,
+    r.is_damaged, r.on_active_branch, r.redactions, r.stored_at, r.retracted_at,
     (select m.id::text from recall.message m where m.id = r.message_id),
     r.copy_key, char_length(r.content), r.content
 from recall.message_retracted r
