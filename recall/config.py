@@ -202,6 +202,11 @@ class Settings:
     embed_threads: int = _option(
         _whole(0, 256), 0, "Worker threads of the embedder; 0 means one a processor."
     )
+    embed_listen: str | None = _option(
+        _optional_text,
+        "127.0.0.1:7718",
+        "Address and port of the embedder's own `/health` and `/metrics`; empty for none.",
+    )
     #: The ``[[source]]`` tables; no setting of the environment, and no row of the reference.
     declared_sources: tuple[DeclaredSource, ...] = ()
 

@@ -7,10 +7,13 @@ nor a database that hangs can make it lie or wait.
 from __future__ import annotations
 
 import time
+from itertools import groupby
+from operator import itemgetter
 
 from psycopg.conninfo import make_conninfo
 
 from recall.errors import RecallError, SchemaError, StoreError
+from recall_api.embedding import is_well, reasons
 from recall_api.reading import Answer, Connection
 from recall_api.status import STALE_SECONDS, list_components
 from recall_sql.connection import connect, translate_errors
@@ -66,14 +69,9 @@ def _check_workers(
     interval_seconds: float,
     running_seconds: float,
 ) -> None:
-    for row in list_components(connection, interval_seconds=interval_seconds):
-        components[row["component"]] = {
-            "ok": not row["stale"],
-            "age_seconds": row["age_seconds"],
-            "stale_after_seconds": row["stale_after_seconds"],
-            "host": row["host"],
-            "pid": row["pid"],
-        }
+    rows = list_components(connection, interval_seconds=interval_seconds)
+    for name, group in groupby(rows, key=itemgetter("component")):
+        components[name] = _component(list(group))
     if _EXPECTED not in components:
         patience = max(STALE_SECONDS, 3 * interval_seconds)
         components[_EXPECTED] = {
@@ -81,6 +79,28 @@ def _check_workers(
             "detail": "has not reported yet",
             "stale_after_seconds": patience,
         }
+
+
+def _component(rows: list[Answer]) -> Answer:
+    """The processes of one component, the one that was heard of last in front.
+
+    One that was killed and replaced is silent for a while and does no harm; one that says itself
+    that it does not get on does.
+    """
+    newest = rows[0]
+    heard = [row for row in rows if not row["stale"]]
+    answer: Answer = {
+        "ok": bool(heard) and all(is_well(row) for row in heard),
+        "age_seconds": newest["age_seconds"],
+        "stale_after_seconds": newest["stale_after_seconds"],
+        "host": newest["host"],
+        "pid": newest["pid"],
+    }
+    if wrong := [reason for row in heard for reason in reasons(row)]:
+        answer["reasons"] = wrong
+    if len(rows) > 1:
+        answer["processes"] = len(heard)
+    return answer
 
 
 def _public(error: RecallError) -> str:

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -20,6 +22,7 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool
 
 from recall.errors import StoreError
+from recall_api.embedding import list_embedding
 from recall_api.reading import Answer, Connection, fetch, reading
 from recall_api.status import get_totals, list_components, list_sources
 from recall_sql.loader import load
@@ -104,10 +107,11 @@ def collect_store(pool: ConnectionPool[Connection], *, interval_seconds: float) 
     up = GaugeMetricFamily("recall_database_up", "Whether the store answered this scrape.")
     try:
         with reading(pool) as connection:
+            components = list_components(connection, interval_seconds=interval_seconds)
             metrics = [
                 *_sources(list_sources(connection)),
-                *_components(list_components(connection, interval_seconds=interval_seconds)),
-                *_sizes(connection),
+                *_components(components),
+                *_sizes(connection, components),
             ]
         with reading(pool) as connection:
             metrics += _pending(connection)
@@ -178,21 +182,50 @@ def _age(moment: str | None) -> float | None:
 
 
 def _components(rows: list[Answer]) -> Iterator[Metric]:
+    by_name = [(name, list(group)) for name, group in groupby(rows, key=itemgetter("component"))]
     yield _gauge(
         "recall_component_heartbeat_age_seconds",
         "Time since a component last said that it is alive.",
         ("component",),
-        [((row["component"],), row["age_seconds"]) for row in rows],
+        [((name,), min(row["age_seconds"] for row in group)) for name, group in by_name],
     )
     yield _gauge(
         "recall_component_up",
         "Whether a component was heard of within its time limit.",
         ("component",),
-        [((row["component"],), not row["stale"]) for row in rows],
+        [((name,), not all(row["stale"] for row in group)) for name, group in by_name],
+    )
+    yield _gauge(
+        "recall_component_processes",
+        "Processes of a component that were heard of within their time limit.",
+        ("component",),
+        [((name,), sum(not row["stale"] for row in group)) for name, group in by_name],
     )
 
 
-def _sizes(connection: Connection) -> Iterator[Metric]:
+_PASSAGES = ("embedded", "waiting", "failed")
+
+
+def _embedding(rows: list[Answer]) -> Iterator[Metric]:
+    labels = ("generation", "model")
+    passages = GaugeMetricFamily(
+        "recall_passages",
+        "Passages by whether they have a vector; large numbers are the planner's estimate.",
+        labels=(*labels, "state"),
+    )
+    for row in rows:
+        for state in _PASSAGES:
+            passages.add_metric((str(row["number"]), row["model"], state), row[state])
+    yield passages
+    yield _gauge(
+        "recall_passages_embedded_share",
+        "Of all passages, those that have a vector; an estimate.",
+        labels,
+        [((str(row["number"]), row["model"]), row["share"]) for row in rows],
+    )
+
+
+def _sizes(connection: Connection, components: list[Answer]) -> Iterator[Metric]:
     statements = load("status")
     size = fetch(connection, statements["database"], {})[0]["size_bytes"]
     yield _gauge("recall_database_size_bytes", "Size of the database.", (), [((), size)])
@@ -207,6 +240,8 @@ def _sizes(connection: Connection) -> Iterator[Metric]:
     )
     totals = get_totals(connection)
     totals.pop("estimated")
+    entries = totals["messages"] + totals["notes"]
+    yield from _embedding(list_embedding(connection, entries=entries, components=components))
     yield _gauge(
         "recall_rows",
         "Rows in the store; large numbers are the planner's estimate.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recall_api.embedding import list_embedding
 from recall_api.reading import Answer, Connection, fetch
 from recall_sql.loader import load
 from recall_sql.migrate import current_version, latest_version
@@ -29,13 +30,18 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
     sql = load("status")
     database = fetch(connection, sql["database"], {})[0]
     listed = {"limit": problems}
+    totals = get_totals(connection)
+    components = list_components(connection, interval_seconds=interval_seconds)
     return {
         "schema_version": current_version(connection),
         "schema_expected": latest_version(),
         "server_version": database["server_version"],
         "database_bytes": database["size_bytes"],
-        "totals": get_totals(connection),
-        "components": list_components(connection, interval_seconds=interval_seconds),
+        "totals": totals,
+        "components": components,
+        "embedding": list_embedding(
+            connection, entries=totals["messages"] + totals["notes"], components=components
+        ),
         "sources": list_sources(connection),
         "problems": {
             **fetch(connection, sql["problem_totals"], {})[0],

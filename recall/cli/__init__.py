@@ -12,10 +12,13 @@ from recall.cli import (
     db,
     doctor,
     down,
+    embedder,
+    evaluate,
     import_files,
     ingest,
     notes,
     purge,
+    reembed,
     reparse,
     restore,
     search,
@@ -52,8 +55,11 @@ app.command("purge")(purge.purge)
 app.command("restore")(restore.restore)
 app.command("verify")(verify.verify)
 app.command("reparse")(reparse.reparse)
+app.command("eval")(evaluate.evaluate)
+app.command("reembed")(reembed.reembed)
 app.command("doctor")(doctor.doctor)
 app.command("api")(api.api)
+app.command("embedder")(embedder.embedder)
 app.add_typer(db.app, name="db")
 
 

@@ -25,7 +25,7 @@ _TAIL_LINES = 20
 _POLL_SECONDS = 0.1
 
 
-def start(settings: Settings, *, ingest: bool, quiet: bool) -> None:
+def start(settings: Settings, *, ingest: bool, embed: bool, quiet: bool) -> None:
     """Start `recall up` in the background and return when its API answers.
 
     If it ends instead, print the end of its log and end with its exit code.
@@ -38,7 +38,7 @@ def start(settings: Settings, *, ingest: bool, quiet: bool) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
         begin = log.tell() if log.seekable() else 0
         process = subprocess.Popen(
-            _command(ingest=ingest),
+            _command(ingest=ingest, embed=embed),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -56,9 +56,10 @@ def start(settings: Settings, *, ingest: bool, quiet: bool) -> None:
         _tell(settings, ingest=ingest)
 
 
-def _command(*, ingest: bool) -> list[str]:
+def _command(*, ingest: bool, embed: bool) -> list[str]:
     command = [sys.executable, "-P", "-m", "recall", "up", "--quiet"]
-    return command if ingest else [*command, "--no-ingest"]
+    left_out = {"--no-ingest": not ingest, "--no-embed": not embed}
+    return [*command, *(option for option, given in left_out.items() if given)]
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], home: Path, *, quiet: bool) -> None:

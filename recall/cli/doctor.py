@@ -73,7 +73,7 @@ def _run_checks() -> Iterator[Check]:
         ("server part", _server_part),
     ]
     if has_server():
-        checks += [("postgresql", _programs), ("database", _database)]
+        checks += [("postgresql", _programs), ("model", _model), ("database", _database)]
     for name, check in checks:
         try:
             yield from check(settings)
@@ -198,6 +198,23 @@ def _root_account(home: Path) -> Check:
     account = choose_account(home, home / "pg", embedded_programs())
     how = "in a user namespace" if account.prefix else f"as the account {account.uid}"
     return Check("postgresql", "ok", f"Recall runs as root, the server {how}")
+
+
+def _model(settings: Settings) -> Iterator[Check]:
+    """Whether texts can get vectors here. Without that, only search by meaning does not work."""
+    from recall_embedder.model import BUNDLED, BUNDLED_INT8, is_folder, load_model
+
+    name = settings.embed_model
+    if name not in (BUNDLED, BUNDLED_INT8) and not is_folder(name):
+        yield Check("model", "ok", f"`{name}` of fastembed; not tried, it may need a download")
+        return
+    try:
+        model = load_model(settings)
+    except RecallError as error:
+        hint = error.hint or "choose another one with `embed_model`"
+        yield Check("model", "warn", f"search by meaning is off: {error.message}", hint)
+    else:
+        yield Check("model", "ok", f"`{model.name}`, {model.dimension} dimensions")
 
 
 def _database(settings: Settings) -> Iterator[Check]:

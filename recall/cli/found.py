@@ -34,6 +34,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 _LONG_TEXT = 2_000
 _EXAMPLE_HITS = 3
+#: Notes are shown only where there are any.
+_COLUMNS = ("files", "sessions", "messages", "notes", "problems")
 
 
 def print_found(settings: Settings, database_url: str, *, ingest: bool) -> None:
@@ -71,11 +73,13 @@ def _words(text: str) -> list[str]:
     return [word for word in _WORD.findall(text) if word.lower() not in _PLAIN]
 
 
-def _counts(connection: psycopg.Connection[Any], host: str) -> list[tuple[str, list[int]]]:
+def _counts(connection: psycopg.Connection[Any], host: str) -> list[dict[str, Any]]:
+    from psycopg.rows import dict_row
+
     from recall_sql.loader import load
 
-    rows = connection.execute(load("operate")["found_by_source"], {"host": host}).fetchall()
-    return [(str(row[0]), [int(number) for number in row[1:]]) for row in rows]
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(load("operate")["found_by_source"], {"host": host}).fetchall()
 
 
 def _recent_texts(connection: psycopg.Connection[Any]) -> list[str]:
@@ -84,8 +88,8 @@ def _recent_texts(connection: psycopg.Connection[Any]) -> list[str]:
     return [str(row[0]) for row in connection.execute(load("operate")["recent_user_texts"])]
 
 
-def _print_counts(counts: Sequence[tuple[str, list[int]]]) -> None:
-    names = [name for name, _ in counts]
+def _print_counts(counts: Sequence[dict[str, Any]]) -> None:
+    names = [row["source"] for row in counts]
     if all(name == SAMPLE for name in names):
         note("no session log of a known agent was found on this machine")
     if SAMPLE in names:
@@ -97,10 +101,11 @@ def _print_counts(counts: Sequence[tuple[str, list[int]]]) -> None:
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("source")
-    for title in ("files", "sessions", "messages", "problems"):
+    titles = [title for title in _COLUMNS if title != "notes" or any(row[title] for row in counts)]
+    for title in titles:
         table.add_column(title, justify="right")
-    for name, numbers in counts:
-        table.add_row(name, *(f"{number:,}" for number in numbers))
+    for row in counts:
+        table.add_row(row["source"], *(f"{row[title]:,}" for title in titles))
     notes.print(table)
 
 

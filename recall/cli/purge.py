@@ -30,6 +30,7 @@ _TABLES = (
     "prompts",
     "notes",
     "text index rows",
+    "passages",
     "spans of original bytes",
     "checkpoints",
     "quarantined lines",
@@ -74,6 +75,8 @@ def purge(
                 _delete(connection, what)
                 _forget_samples(settings, source)
     _report(counts, what, dry_run=dry_run, as_json=json)
+    if not (dry_run or json):
+        _tell_how_back(settings, source)
 
 
 def samples_are_purged(settings: Settings) -> bool:
@@ -116,8 +119,13 @@ def _delete(connection: psycopg.Connection[Any], what: Mapping[str, str | None])
 
     sql = load("operate")
     rows = {"rows": _BATCH_ROWS}
-    blocks = ("ingest_state", "quarantine", "message_text", "prompt", "note", "raw_segment")
-    for block in (f"purge_{name}" for name in blocks):
+    before = ("ingest_state", "quarantine", "message_text", "embed_dirty", "embed_queue")
+    for block in (f"purge_{name}" for name in before):
+        while connection.execute(sql[block], {**what, **rows}).rowcount:
+            pass
+    while _number(connection.execute(sql["purge_passage"], {**what, **rows})):
+        pass
+    for block in ("purge_prompt", "purge_note", "purge_raw_segment"):
         while connection.execute(sql[block], {**what, **rows}).rowcount:
             pass
     connection.execute(sql["purge_blobs"])
@@ -129,6 +137,11 @@ def _delete(connection: psycopg.Connection[Any], what: Mapping[str, str | None])
             while connection.execute(sql[block], {"keys": keys, **rows}).rowcount:
                 pass
         connection.execute(sql["purge_session"], {"keys": keys})
+
+
+def _number(cursor: psycopg.Cursor[Any]) -> int:
+    row = cursor.fetchone()
+    return int(row[0]) if row else 0
 
 
 def _forget_samples(settings: Settings, source: str) -> None:
@@ -157,8 +170,15 @@ def _report(
         screen.print("nothing was deleted (--dry-run)", markup=False)
         return
     screen.print(f"deleted source `{what['source']}`", markup=False)
-    if what["source"] != SAMPLE:
+
+
+def _tell_how_back(settings: Settings, source: str) -> None:
+    from recall_ingester.sources import all_sources
+
+    if source in all_sources(settings):
         note(
             "its session logs are still on disk: the next ingest stores them again unless"
             " `sources` in config.toml names only the sources to read"
         )
+    elif source != SAMPLE:
+        note("no source of this name is read here; what was imported comes with another import")

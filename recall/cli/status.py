@@ -35,6 +35,7 @@ def status(
     _print_store(settings, answer)
     _print_running(running)
     _print_components(answer["components"])
+    _print_embedding(answer.get("embedding", []))
     _print_sources(answer["sources"])
     _print_problems(answer["problems"], listed=problems)
 
@@ -43,8 +44,8 @@ def _print_store(settings: Settings, answer: Answer) -> None:
     totals = answer["totals"]
     counts = [
         f"{'about ' if name in totals['estimated'] else ''}{totals[name]:,} {name}"
-        for name in ("sessions", "messages", "prompts", "retracted")
-        if totals[name] or name != "retracted"
+        for name in ("sessions", "messages", "prompts", "notes", "retracted")
+        if totals.get(name) or name not in ("notes", "retracted")
     ]
     where = settings.url or "local"
     screen.print(Text(f"store     {where}: {', '.join(counts)}"))
@@ -78,7 +79,38 @@ def _print_components(components: list[Answer]) -> None:
         line = f"{row['component']}: last sign of life {age} ago on {row['host']}"
         if row["stale"]:
             line += f", which is over {short_age(row['stale_after_seconds'])}: it may be dead"
-        screen.print(Text(one_line(line, 200), "red" if row["stale"] else ""))
+        detail = row["detail"] if isinstance(row["detail"], dict) else {}
+        if wrong := detail.get("reasons"):
+            line += f": {'; '.join(map(str, wrong))}"
+        screen.print(Text(one_line(line, 300), "red" if row["stale"] or wrong else ""))
+
+
+def _print_embedding(rows: list[Answer]) -> None:
+    """The share of texts that can be found by meaning, and when the others can be."""
+    for row in rows:
+        about = "about " if row["is_estimated"] else ""
+        line = str(row["model"])
+        if row["state"] == "filling":
+            line += " (being made, not used yet)"
+        line += f": {about}{row['embedded']:,} passages, {_percent(row['share'])}"
+        if row["remaining"]:
+            line += f"; about {row['remaining']:,} to come"
+        if row["eta_seconds"]:
+            rate = f"{row['passages_per_minute']:,.0f} a minute"
+            line += f", {rate}, ready in {short_age(row['eta_seconds'])}"
+        elif row["remaining"]:
+            line += "; none was embedded in the last minute"
+        screen.print(Text(f"vectors   {one_line(line, 300)}"))
+        if row["failed"] or row["failed_sessions"]:
+            note(
+                f"{row['failed']:,} passages and {row['failed_sessions']:,} sessions"
+                " could not be embedded"
+            )
+
+
+def _percent(share: float) -> str:
+    """Rounded down: nothing that is missing is called complete."""
+    return f"{int(share * 1000) / 10:g}%"
 
 
 def _print_sources(sources: list[Answer]) -> None:
@@ -86,9 +118,11 @@ def _print_sources(sources: list[Answer]) -> None:
         note("nothing has been ingested yet; `recall up` reads the logs of this machine")
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = ("host", "source", "files", "sessions", "lines", "newest", "read", "remarks")
-    for name in columns:
-        is_number = name in ("files", "sessions", "lines")
+    # A server of before notes does not count them.
+    has_notes = any(row.get("notes") for row in sources)
+    numbers = ("files", "sessions", *(("notes",) if has_notes else ()), "lines")
+    for name in ("host", "source", *numbers, "newest", "read", "remarks"):
+        is_number = name in numbers
         table.add_column(
             name, no_wrap=True, overflow="ignore", justify="right" if is_number else "left"
         )
@@ -96,9 +130,7 @@ def _print_sources(sources: list[Answer]) -> None:
         table.add_row(
             Text(one_line(row["host"], 40)),
             Text(one_line(row["source"], 40)),
-            f"{row['files']:,}",
-            f"{row['sessions']:,}",
-            f"{row['lines_seen']:,}",
+            *(f"{row['lines_seen' if name == 'lines' else name]:,}" for name in numbers),
             short_time(row["newest_message"]),
             short_time(row["newest_read"]),
             Text(", ".join(_remarks(row))),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -26,6 +26,9 @@ from recall.config import Settings, load_settings
 from recall.errors import RecallError
 from recall.supervisor import Child, Part, ProcessPart, StateFile, Supervisor
 
+if TYPE_CHECKING:
+    from recall.cli.embedding_watch import EmbeddingWatch
+
 #: How often a part may fail before it has ever worked; then the start as a whole has failed.
 _START_ATTEMPTS = 3
 
@@ -36,6 +39,9 @@ def up(
     ),
     ingest: bool = typer.Option(
         True, "--ingest/--no-ingest", help="Whether to read the session logs of this machine."
+    ),
+    embed: bool = typer.Option(
+        True, "--embed/--no-embed", help="Whether to give texts vectors, for search by meaning."
     ),
     quiet: bool = typer.Option(
         False, "--quiet", "-q", help="Print nothing but errors; for service managers."
@@ -50,9 +56,9 @@ def up(
     log.configure(settings.log_level)
     need_server()
     if detach:
-        detached.start(settings, ingest=ingest, quiet=quiet)
+        detached.start(settings, ingest=ingest, embed=embed, quiet=quiet)
     else:
-        _run(settings, ingest=ingest, quiet=quiet)
+        _run(settings, ingest=ingest, embed=embed, quiet=quiet)
 
 
 class _Signals:
@@ -93,7 +99,7 @@ class _Signals:
         sys.exit(128 + number)
 
 
-def _run(settings: Settings, *, ingest: bool, quiet: bool) -> None:
+def _run(settings: Settings, *, ingest: bool, embed: bool, quiet: bool) -> None:
     address = parse_listen(settings.listen)
     with only_one(settings.home):
         signals = _Signals()
@@ -109,11 +115,12 @@ def _run(settings: Settings, *, ingest: bool, quiet: bool) -> None:
                     first_pass(settings, database_url)
                 if not quiet:
                     print_found(settings, database_url, ingest=ingest)
-                supervisor = Supervisor(
-                    _parts(settings, database_url, ingest=ingest), state, foundation
-                )
+                parts = _parts(settings, database_url, ingest=ingest, embed=embed)
+                supervisor = Supervisor(parts, state, foundation)
                 signals.supervisor = supervisor
-                supervisor.run(_Watch(supervisor, state, settings, address, quiet=quiet).tick)
+                with _vectors(database_url, settings, embed=embed, quiet=quiet) as vectors:
+                    watch = _Watch(supervisor, state, settings, address, vectors, quiet=quiet)
+                    supervisor.run(watch.tick)
                 state.update(stage="stopping", ready=False)
         finally:
             state.remove()
@@ -152,7 +159,23 @@ def _database(
         yield database_url, (DatabasePart(server), RunningServer(server))
 
 
-def _parts(settings: Settings, database_url: str, *, ingest: bool) -> list[Part]:
+@contextmanager
+def _vectors(
+    database_url: str, settings: Settings, *, embed: bool, quiet: bool
+) -> Iterator[EmbeddingWatch | None]:
+    """Tells about the vectors while the block runs, if anybody is to be told."""
+    from recall.cli.embedding_watch import EmbeddingWatch, forget_embedders
+
+    if not embed:
+        forget_embedders(settings, database_url)
+    if quiet or not embed:
+        yield None
+        return
+    with EmbeddingWatch(database_url) as watch:
+        yield watch
+
+
+def _parts(settings: Settings, database_url: str, *, ingest: bool, embed: bool) -> list[Part]:
     """The children get the database by its URL, so none of them ever starts or stops the server.
 
     ``-P`` keeps the folder in which `recall up` was called out of the module path.
@@ -163,6 +186,8 @@ def _parts(settings: Settings, database_url: str, *, ingest: bool) -> list[Part]
     if ingest:
         every = str(settings.ingest_every_seconds)
         parts.append(ProcessPart("ingest", [*command, "ingest", "--every", every], env))
+    if embed:
+        parts.append(ProcessPart("embedder", [*command, "embedder"], env))
     return parts
 
 
@@ -175,7 +200,8 @@ def _child_environment(settings: Settings, database_url: str) -> Mapping[str, st
 
 
 class _Watch:
-    """Waits for the first answer of the API, and keeps the log of a detached run small."""
+    """Waits for the first answer of the API, then tells about the vectors, and keeps the log of a
+    detached run small."""
 
     def __init__(
         self,
@@ -183,9 +209,11 @@ class _Watch:
         state: StateFile,
         settings: Settings,
         address: Address,
+        vectors: EmbeddingWatch | None,
         *,
         quiet: bool,
     ) -> None:
+        self._vectors = vectors
         self._supervisor = supervisor
         self._state = state
         self._log = log_path(settings.home)
@@ -197,6 +225,8 @@ class _Watch:
         """Called by the supervisor after each look at the parts."""
         detached.trim_log(self._log)
         if self._ready:
+            if self._vectors:
+                self._vectors.tick()
             return
         if self._supervisor.restarts("api") >= _START_ATTEMPTS:
             self._give_up()

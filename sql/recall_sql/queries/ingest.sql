@@ -42,11 +42,26 @@ copy recall.message (
     on_active_branch
 ) from stdin
 
+-- name: stage_prompts
+-- Prompts on their way: two files may bring the same one at the same time.
+create temp table if not exists stage_prompt (like recall.prompt including defaults)
+    on commit delete rows
+
 -- name: copy_prompts
--- Store prompts that are not in the store.
-copy recall.prompt (
+-- Receive prompts that are not in the store.
+copy pg_temp.stage_prompt (
     id, source, host, ordinal, session_key, project, ts, content, content_hash
 ) from stdin
+
+-- name: insert_prompts
+-- Store them; one that somebody else has just stored is the same.
+insert into recall.prompt (
+    id, source, host, ordinal, session_key, project, ts, content, content_hash
+)
+select id, source, host, ordinal, session_key, project, ts, content, content_hash
+from pg_temp.stage_prompt
+order by id
+on conflict (id) do nothing
 
 -- name: upsert_session
 -- One session; the trigger recall.merge_session keeps what the store knew.
@@ -161,6 +176,7 @@ select
 from unnest(%(ids)b::bigint[], %(chunks)b::smallint[], %(documents)b::text[])
     d (id, chunk, document)
 join recall.prompt p on p.id = d.id
+on conflict (id, chunk) do nothing
 
 -- name: retire
 -- Messages in a range that was read again and that did not come again: the client took them back.
@@ -271,7 +287,6 @@ from (
     select s.session_key, min(s.ordinal) as ordinal, count(*) as entries, max(s.ts) as ts
     from pg_temp.stage_changed w
     join pg_temp.stage_key s on s.id = w.id
-    where exists (select from recall.embedding_generation)
     group by s.session_key
 ) c
 having count(*) > 0
@@ -514,7 +529,7 @@ returning install_id::text
 -- The ingester is alive, and what its last pass did.
 insert into recall.worker_heartbeat (component, host, pid, detail)
 values ('ingester', %(host)s, %(pid)s, %(detail)s)
-on conflict (component) do update set
+on conflict (component, instance) do update set
     host = excluded.host, beat_at = now(), detail = excluded.detail,
     started_at = case when recall.worker_heartbeat.pid = excluded.pid
         then recall.worker_heartbeat.started_at else now() end,

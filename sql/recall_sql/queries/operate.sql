@@ -3,7 +3,7 @@
 -- name: found_by_source
 -- What one host has stored, by source.
 with files as (
-    select source, count(*) as files
+    select source, count(distinct coalesce(container, path)) as files
     from recall.ingest_state
     where host = %(host)s and source_missing_at is null
     group by source
@@ -23,15 +23,22 @@ with files as (
     join recall.session s using (session_key)
     where s.host = %(host)s
     group by s.source
+), notes as (
+    select source, count(*) as notes
+    from recall.note
+    where host = %(host)s and is_current
+    group by source
 )
 select source,
-    coalesce(files, 0),
-    coalesce(sessions, 0),
-    coalesce(messages, 0),
-    coalesce(problems, 0)
+    coalesce(files, 0) as files,
+    coalesce(sessions, 0) as sessions,
+    coalesce(messages, 0) as messages,
+    coalesce(notes, 0) as notes,
+    coalesce(problems, 0) as problems
 from files
 full join sessions using (source)
 full join messages using (source)
+full join notes using (source)
 full join problems using (source)
 order by source
 
@@ -66,6 +73,10 @@ select
     (select count(*) from recall.note
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
     (select count(*) from recall.message_text
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
+    (select count(*) from recall.passage
+        where source = %(source)s and (%(host)s::text is null or host = %(host)s))
+    + (select count(*) from recall.embed_queue
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
     (select count(*) from recall.raw_segment
         where source = %(source)s and (%(host)s::text is null or host = %(host)s)),
@@ -107,6 +118,35 @@ delete from recall.message_text where ctid = any(array(
     where source = %(source)s and (%(host)s::text is null or host = %(host)s)
     limit %(rows)s
 ))
+
+-- name: purge_embed_dirty
+-- What is to be embedded again. It goes before the passages: whoever still cuts or embeds texts of the
+-- source finds that its work is not wanted any more.
+delete from recall.embed_dirty where ctid = any(array(
+    select d.ctid from recall.embed_dirty d
+    where exists (
+        select from recall.session s
+        where s.session_key = d.key and s.source = %(source)s
+            and (%(host)s::text is null or s.host = %(host)s)
+    ) or exists (
+        select from recall.note n
+        where n.id = case when d.key ~ '^note:[0-9]+$' then substr(d.key, 6)::bigint end
+            and n.source = %(source)s and (%(host)s::text is null or n.host = %(host)s)
+    )
+    limit %(rows)s
+))
+
+-- name: purge_embed_queue
+-- A batch of passages that wait for their vector.
+delete from recall.embed_queue where ctid = any(array(
+    select ctid from recall.embed_queue
+    where source = %(source)s and (%(host)s::text is null or host = %(host)s)
+    limit %(rows)s
+))
+
+-- name: purge_passage
+-- A batch of passages; where a copy with the same text is left, it takes the place in the index.
+select recall.purge_passages(%(source)s::text, %(host)s::text, %(rows)s::integer)
 
 -- name: purge_prompt
 -- A batch of prompts.

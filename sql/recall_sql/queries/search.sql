@@ -33,6 +33,21 @@ select api.search_regex(
     before_id => %(before_id)s::bigint, budget => make_interval(secs => %(budget)s::float8)
 )
 
+-- name: semantic
+-- By meaning: near to the vector of a query, made by the model of the active generation.
+select api.search_semantic(
+    query_vector => %(query_vector)s::real[], model => %(model)s::text,
+    max_hits => %(limit)s::integer, skip => %(skip)s::integer,
+    sources => %(sources)s::text[], hosts => %(hosts)s::text[], projects => %(projects)s::text[],
+    roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
+    sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
+    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[]
+)
+
+-- name: vector_coverage
+-- The model of the vectors and how many there are; null where there is none.
+select recall.vector_coverage()
+
 -- name: coverage
 -- What a search can see.
 select api.search_coverage()

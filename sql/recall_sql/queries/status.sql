@@ -1,10 +1,12 @@
 -- name: sources
 -- What came from each host and source: files, lines by what became of them, sessions, notes, and how
 -- new the newest message is. The age of a message is asked of the index, once per host and source.
+-- A database is one file, however many sessions of it there are.
 with files as (
     select
         f.host, f.source,
-        count(*) filter (where f.size > 0 or f.lines_seen > 0 or f.unreadable is null) as files,
+        count(distinct coalesce(f.container, f.path))
+            filter (where f.size > 0 or f.lines_seen > 0 or f.unreadable is null) as files,
         count(*) filter (where f.source_missing_at is not null) as missing_files,
         count(*) filter (where f.unreadable is not null) as unreadable_files,
         max(f.read_at) as newest_read,
@@ -61,11 +63,48 @@ order by host, source
 -- name: components
 -- Every process that reports that it is alive, and how long ago it did.
 select
-    h.component, h.host, h.pid, h.started_at, h.beat_at,
+    h.component, h.instance, h.host, h.pid, h.started_at, h.beat_at,
     round(greatest(extract(epoch from clock_timestamp() - h.beat_at), 0), 3)::float8 as age_seconds,
     h.detail
 from recall.worker_heartbeat h
-order by h.component
+order by h.component, h.beat_at desc, h.instance
+
+-- name: embedding
+-- How far each generation is that is in use or being filled; a large number is an estimate. What is
+-- not cut yet is told in entries, of which not every one is embedded.
+select
+    g.number, g.model, g.dimension, g.state,
+    case
+        when size.estimate >= %(estimate_from)s::bigint then size.estimate
+        else (select count(*) from recall.passage p where p.generation = g.number)
+    end as embedded,
+    coalesce(size.estimate >= %(estimate_from)s::bigint, false) as is_estimated,
+    waiting.passages as waiting, waiting.failed, dirty.entries as uncut_entries,
+    dirty.failed as failed_sessions
+from recall.embedding_generation g
+cross join lateral (
+    select (
+        select c.reltuples::bigint from pg_class c
+        where c.oid = to_regclass('recall.passage_' || g.number)
+    ) as estimate
+) size
+cross join lateral (
+    select
+        count(*) filter (where q.failed_at is null) as passages,
+        count(*) filter (where q.failed_at is not null) as failed
+    from recall.embed_queue q
+    where q.generation = g.number
+) waiting
+cross join lateral (
+    select
+        coalesce(sum(d.entries) filter (where d.attempts < 5 or d.lease is not null), 0)::bigint
+            as entries,
+        count(*) filter (where d.attempts >= 5 and d.lease is null) as failed
+    from recall.embed_dirty d
+    where d.generation = g.number
+) dirty
+where g.state <> 'retired'
+order by g.state = 'active' desc, g.number
 
 -- name: estimates
 -- Rows of each table as the statistics have them; -1 for a table that was never counted.
