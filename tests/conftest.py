@@ -103,6 +103,15 @@ def database(new_database: Callable[..., str], template: str) -> str:
     return new_database(template)
 
 
+@pytest.fixture(scope="module")
+def module_database(server: EmbeddedServer, template: str) -> Iterator[str]:
+    """The URL of a migrated database that the tests of a module share and leave as it is."""
+    name = f"test_{uuid.uuid4().hex}"
+    _execute(server, "create database {} template {}", name, template)
+    yield server.url_for(name)
+    _execute(server, "drop database {} with (force)", name)
+
+
 @pytest.fixture
 def empty_database(new_database: Callable[..., str]) -> str:
     """The URL of a database without any schema that belongs to this test."""

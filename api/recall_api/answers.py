@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-_Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 _Id = Annotated[str, Field(description="A 63-bit number as text.", examples=["812345678901234567"])]
 _Key = Annotated[str, Field(examples=["claude-code:laptop:0b7f2c9e-5d1a-4e0e-9a55-3f6f3f1f9f10"])]
+_Active = Annotated[bool, Field(description="False if the conversation went on without it.")]
 
 
 class ProblemDocument(BaseModel):
@@ -30,6 +31,20 @@ class HitPlace(BaseModel):
     part: int
 
 
+class HitPassage(BaseModel):
+    """A part of a message, in characters of its content."""
+
+    start_char: int
+    length: int
+
+
+class HitRank(BaseModel):
+    """Where a hit stands in one of the searches that an answer was made of."""
+
+    rank: int = Field(description="From 1.")
+    score: float | None
+
+
 class SearchHit(BaseModel):
     """One message that fits. Copies of it in other sessions are no hits of their own."""
 
@@ -43,7 +58,7 @@ class SearchHit(BaseModel):
     role: str
     kind: str
     tool: str | None
-    ts: _Moment | None
+    ts: Moment | None
     score: float | None
     snippet: str = Field(
         description="Text around a match, which stands in `<mark>`. It is text and not HTML: "
@@ -51,6 +66,12 @@ class SearchHit(BaseModel):
     )
     title: str | None
     occurrences: list[HitPlace] = Field(description="Up to 20 other places of the same message.")
+    passage: HitPassage | None = Field(
+        default=None, description="By meaning: which part of the message is the nearest."
+    )
+    ranks: dict[str, HitRank] | None = Field(
+        default=None, description="Hybrid: the place and score in each of its searches."
+    )
 
 
 class SearchAnswer(BaseModel):
@@ -80,8 +101,8 @@ class SessionLine(BaseModel):
     model: str | None
     parent_key: str | None
     relation: str | None = Field(description="subagent, fork, resume or spill.")
-    started_at: _Moment | None = Field(description="Time of the first message.")
-    ended_at: _Moment | None = Field(description="Time of the last message.")
+    started_at: Moment | None = Field(description="Time of the first message.")
+    ended_at: Moment | None = Field(description="Time of the last message.")
     message_count: int
     children_count: int
 
@@ -100,7 +121,7 @@ class SessionParent(BaseModel):
 
     session_key: _Key
     title: str | None
-    started_at: _Moment | None
+    started_at: Moment | None
     stored: bool = Field(description="Whether it is in the store itself.")
 
 
@@ -110,7 +131,7 @@ class SessionChild(BaseModel):
     session_key: _Key
     relation: str | None
     title: str | None
-    started_at: _Moment | None
+    started_at: Moment | None
 
 
 class SessionFile(BaseModel):
@@ -118,8 +139,8 @@ class SessionFile(BaseModel):
 
     path: str
     size: int
-    read_at: _Moment
-    source_missing_at: _Moment | None = Field(
+    read_at: Moment
+    source_missing_at: Moment | None = Field(
         description="When the file was found to be gone; what was read from it is kept."
     )
     unreadable: str | None
@@ -137,7 +158,7 @@ class SessionAnswer(SessionLine):
     """One session with its lineage, files and counts."""
 
     client_version: str | None
-    first_seen: _Moment
+    first_seen: Moment
     retracted_count: int
     prompt_count: int
     parent: SessionParent | None
@@ -154,13 +175,14 @@ class MessageLine(BaseModel):
     id: _Id
     role: str
     kind: str
-    ts: _Moment | None
+    ts: Moment | None
     ts_origin: str | None
     tool: str | None
     call_id: str | None
     model: str | None
     is_error: bool
     is_damaged: bool
+    on_active_branch: _Active
     redactions: int
     length: int = Field(description="Characters of the whole message.")
     truncated: bool
@@ -182,26 +204,22 @@ class SessionName(BaseModel):
     title: str | None
     parent_key: str | None
     relation: str | None
-    started_at: _Moment | None
-    ended_at: _Moment | None
+    started_at: Moment | None
+    ended_at: Moment | None
 
 
-class MessagePlace(BaseModel):
-    """Another place where the same message stands."""
+class MessagePlace(HitPlace):
+    """Another place where the same message stands, with what its session is called."""
 
-    id: _Id
-    session_key: _Key
-    ordinal: int
-    part: int
     title: str | None
-    ts: _Moment | None
+    ts: Moment | None
 
 
 class MessageVersion(BaseModel):
     """An earlier text of a message."""
 
     id: _Id
-    retracted_at: _Moment
+    retracted_at: Moment
     generation: int
     length: int
 
@@ -216,7 +234,7 @@ class NoteDetail(BaseModel):
     session_id: str | None = Field(description="The client's own id of the session it is about.")
     fields: dict[str, Any] = Field(description="What else the client keeps about it.")
     is_current: bool
-    replaced_at: _Moment | None
+    replaced_at: Moment | None
 
 
 class MessageAnswer(BaseModel):
@@ -230,7 +248,7 @@ class MessageAnswer(BaseModel):
     host: str
     role: str
     kind: str
-    ts: _Moment | None
+    ts: Moment | None
     ts_origin: str | None
     project: str | None
     branch: str | None
@@ -240,9 +258,10 @@ class MessageAnswer(BaseModel):
     model: str | None
     is_error: bool
     is_damaged: bool
+    on_active_branch: _Active
     redactions: int | None
-    stored_at: _Moment
-    retracted_at: _Moment | None = Field(description="When the client took it back.")
+    stored_at: Moment
+    retracted_at: Moment | None = Field(description="When the client took it back.")
     current_id: str | None = Field(description="The message that stands there now.")
     length: int
     content: str
@@ -259,10 +278,10 @@ class NoteText(BaseModel):
     """One text of a note, as it is or as it was."""
 
     id: _Id
-    ts: _Moment | None
+    ts: Moment | None
     title: str | None
-    stored_at: _Moment
-    replaced_at: _Moment | None = Field(description="When another text took its place.")
+    stored_at: Moment
+    replaced_at: Moment | None = Field(description="When another text took its place.")
     length: int = Field(description="Characters of the whole text.")
     truncated: bool
     content: str
@@ -295,106 +314,3 @@ class NotesAnswer(BaseModel):
     stored: int = Field(description="How many current entries there are, whatever the filters.")
     reasons: list[str] = Field(description="What the search may have missed, and why.")
     next_cursor: str | None
-
-
-class Totals(BaseModel):
-    """Rows in the store."""
-
-    sessions: int
-    messages: int
-    prompts: int
-    notes: int
-    retracted: int
-    estimated: list[str] = Field(description="Which of these are estimates.")
-
-
-class Component(BaseModel):
-    """A process that reports that it is alive."""
-
-    component: str
-    host: str
-    pid: int
-    started_at: _Moment
-    beat_at: _Moment
-    age_seconds: float
-    stale_after_seconds: float
-    stale: bool
-    detail: dict[str, Any]
-
-
-class SourceStatus(BaseModel):
-    """What came from one client on one machine."""
-
-    host: str
-    source: str
-    files: int
-    missing_files: int
-    unreadable_files: int
-    sessions: int
-    notes: int
-    newest_message: _Moment | None
-    newest_read: _Moment | None
-    lines_seen: int
-    lines_stored: int
-    lines_merged: int
-    lines_quarantined: int
-    lines_skipped: int
-    lines_add_up: bool = Field(description="Whether every line seen is accounted for.")
-    quarantined: int
-
-
-class QuarantinedSpan(BaseModel):
-    """A span of a file that could not be read as a record."""
-
-    host: str
-    source: str
-    path: str
-    generation: int
-    byte_offset: int
-    byte_length: int
-    line: int
-    session_key: str | None
-    reason: str
-    sha256: str
-    salvaged: bool
-    created_at: _Moment
-
-
-class UnreadableFile(BaseModel):
-    """A file or folder that could not be read the last time."""
-
-    host: str
-    source: str
-    path: str
-    reason: str
-    read_at: _Moment
-
-
-class Problems(BaseModel):
-    """How many problems there are, and the newest of them if they were asked for."""
-
-    quarantined: int
-    unreadable: int
-    missing: int
-    quarantined_spans: list[QuarantinedSpan]
-    unreadable_files: list[UnreadableFile]
-
-
-class StatusAnswer(BaseModel):
-    """What is in the store and which parts are alive."""
-
-    schema_version: int
-    schema_expected: int
-    server_version: str
-    database_bytes: int
-    totals: Totals
-    components: list[Component]
-    sources: list[SourceStatus]
-    problems: Problems
-
-
-class HealthAnswer(BaseModel):
-    """The state of every component."""
-
-    ok: bool
-    components: dict[str, dict[str, Any]]

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from recall import __version__
 from recall.config import Settings
 from recall.errors import RecallError
-from recall_api import answers
+from recall_api import answers, answers_status
 from recall_api.access import AccessMiddleware, Policy
 from recall_api.boundary import Boundary
 from recall_api.health import check_health
@@ -37,6 +37,7 @@ from recall_api.models import (
 )
 from recall_api.notes import list_notes
 from recall_api.problems import MEDIA_TYPE, Problem, of_error
+from recall_api.query_vectors import QueryVectors
 from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
 from recall_api.sessions import get_session, list_sessions
@@ -67,11 +68,13 @@ class Service:
     settings: Settings
     database_url: str
     metrics: Metrics = field(init=False)
+    vectors: QueryVectors = field(init=False)
     started: float = field(default_factory=time.monotonic)
     _pool: ConnectionPool[Connection] | None = None
 
     def __post_init__(self) -> None:
         interval = self.settings.ingest_every_seconds
+        self.vectors = QueryVectors(self.settings)
         self.metrics = Metrics(lambda: collect_store(self.pool, interval_seconds=interval))
 
     @property
@@ -202,7 +205,9 @@ def _add_routes(app: FastAPI) -> None:
 
     missing = {404: {"description": "Not in the store."}}
     several = {**missing, 409: {"description": "Fits several; `candidates` lists them."}}
-    unhealthy = {503: {"model": answers.HealthAnswer, "description": "A component does not work."}}
+    unhealthy = {
+        503: {"model": answers_status.HealthAnswer, "description": "A component does not work."}
+    }
     add("/search", _search, answers.SearchAnswer)
     add("/sessions", _list_sessions, answers.SessionsAnswer)
     add("/sessions/{key:path}/messages", _list_messages, answers.MessagesAnswer, responses=several)
@@ -210,8 +215,8 @@ def _add_routes(app: FastAPI) -> None:
     add("/ledger", _search_ledger, answers.NotesAnswer, responses={409: several[409]})
     add("/memories", _list_memories, answers.NotesAnswer)
     add("/messages/{message_id}", _get_message, answers.MessageAnswer, responses=missing)
-    add("/status", _get_status, answers.StatusAnswer)
-    add("/health", _check_health, answers.HealthAnswer, responses=unhealthy)
+    add("/status", _get_status, answers_status.StatusAnswer)
+    add("/health", _check_health, answers_status.HealthAnswer, responses=unhealthy)
     add("/metrics", _get_metrics, None)
 
 
@@ -220,7 +225,12 @@ def _search(service: _Service, params: Annotated[SearchParams, Query()]) -> Resp
     request = params.request(datetime.now(UTC))
     started = time.monotonic()
     with reading(service.pool) as connection:
-        answer = search(connection, request, budget_seconds=service.settings.search_timeout_seconds)
+        answer = search(
+            connection,
+            request,
+            budget_seconds=service.settings.search_timeout_seconds,
+            vectors=service.vectors,
+        )
     service.metrics.observe_search(
         answer["mode_used"], time.monotonic() - started, degraded=answer["degraded"]
     )

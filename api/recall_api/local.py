@@ -18,6 +18,7 @@ from recall_api.models import (
     StatusParams,
 )
 from recall_api.notes import list_notes
+from recall_api.query_vectors import QueryVectors
 from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
 from recall_api.sessions import get_session, list_sessions
@@ -32,13 +33,14 @@ class LocalBackend:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings = settings
         self._connection = connection
+        self._vectors = QueryVectors(settings)
 
     def search(self, params: Params) -> Answer:
         """``GET /search``."""
         request = SearchParams.read(params).request(datetime.now(UTC))
         with reading(self._connection) as connection:
             budget = self._settings.search_timeout_seconds
-            return search(connection, request, budget_seconds=budget)
+            return search(connection, request, budget_seconds=budget, vectors=self._vectors)
 
     def sessions(self, params: Params) -> Answer:
         """``GET /sessions``."""

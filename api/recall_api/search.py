@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import psycopg
 
-from recall.errors import UsageError
+from recall.errors import ModelError, UsageError
 from recall.hygiene import clean
 from recall_api.cursor import (
     SearchCursor,
@@ -26,13 +26,15 @@ from recall_api.filters import (
     named_sessions,
     parse_when,
 )
+from recall_api.fusion import fuse
+from recall_api.query_vectors import QueryVectors
 from recall_api.reading import Answer, Connection, utc_text
 from recall_sql.connection import translate_errors
 from recall_sql.loader import load
 
 __all__ = ["Mode", "SearchRequest", "parse_when", "search"]
 
-Mode = Literal["auto", "text", "exact", "regex"]
+Mode = Literal["auto", "text", "exact", "regex", "semantic", "hybrid"]
 
 MOST_HITS = 200
 MOST_QUERY_CHARS = 2_000
@@ -44,6 +46,11 @@ _REASONS = {
     "only-excluded": "the query only says what to leave out",
     "depth": "only the newest 5,000 matches of each word were looked at",
 }
+#: The modes that go on behind a number of hits. The others go on behind a message.
+_COUNTED = ("text", "semantic", "hybrid")
+#: How many hits of each search a hybrid answer is made of.
+_FUSED_HITS = 100
+_MOST_FUSED_HITS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,9 @@ class _Plan:
     filters: Filters
     place: SearchCursor
     deadline: float
+    #: What the store tells about its vectors, and the model for queries; either may be missing.
+    stored: Answer | None
+    vectors: QueryVectors | None
 
     def search_name(self) -> str:
         """The fingerprint that binds a cursor to this search. The window is checked apart."""
@@ -95,27 +105,40 @@ class _Found:
     next: SearchCursor | None
     reasons: list[str]
     degraded: bool = False
+    #: What was used instead of the mode that was asked for.
+    used: str | None = None
+    #: Whether no message has the words, though some are near in meaning.
+    only_near: bool = False
 
 
-def search(conn: Connection, request: SearchRequest, *, budget_seconds: float) -> Answer:
+def search(
+    conn: Connection,
+    request: SearchRequest,
+    *,
+    budget_seconds: float,
+    vectors: QueryVectors | None = None,
+) -> Answer:
     """Search the store.
 
-    ``auto`` searches by words and, where they find nothing, for the query as an exact text. An
-    answer that the time limit cut short is ``degraded``; its cursor goes on from there. Raises
+    ``auto`` searches by words and meaning where there are vectors, else by words; where no message
+    has the words, it looks for the query as an exact text. An answer that the time limit cut short
+    is ``degraded``; its cursor goes on from there. So is one by words in the place of one by
+    meaning, which is given where ``vectors`` (the model for queries) or the store have none. Raises
     :class:`UsageError` for what cannot be searched and :class:`NotFoundError` for a session that
     is not in the store.
     """
     started = time.monotonic()
     with translate_errors(), conn.transaction():
-        plan = _plan(conn, request, started + budget_seconds)
+        stored = _one(conn, "vector_coverage", {})
+        plan = _plan(conn, request, started + budget_seconds, stored, vectors)
         found = _run(conn, plan)
-        if request.mode == "auto" and request.cursor is None and _is_empty(found):
+        if request.mode == "auto" and request.cursor is None and _has_no_words(found):
             plan, found = _run_as_exact(conn, plan, found)
-        coverage = _one(conn, "coverage", {})
+        coverage = {**_one(conn, "coverage", {}), "vectors": stored}
     return {
         "query": request.query,
         "mode_requested": request.mode,
-        "mode_used": plan.mode,
+        "mode_used": found.used or plan.mode,
         "degraded": found.degraded,
         "reasons": found.reasons,
         "coverage": _with_times(coverage),
@@ -125,7 +148,13 @@ def search(conn: Connection, request: SearchRequest, *, budget_seconds: float) -
     }
 
 
-def _plan(conn: Connection, request: SearchRequest, deadline: float) -> _Plan:
+def _plan(
+    conn: Connection,
+    request: SearchRequest,
+    deadline: float,
+    stored: Answer | None,
+    vectors: QueryVectors | None,
+) -> _Plan:
     query = clean(request.query)[0]
     if not 1 <= len(query) <= MOST_QUERY_CHARS:
         raise UsageError(
@@ -139,14 +168,22 @@ def _plan(conn: Connection, request: SearchRequest, deadline: float) -> _Plan:
     now = datetime.now(UTC)
     filters = _filters(conn, request, now)
     place = SearchCursor(
-        mode="text" if request.mode == "auto" else request.mode,
+        mode=_first_mode(stored, vectors) if request.mode == "auto" else request.mode,
         first_asked=now,
         since=filters.since,
         until=filters.until,
     )
     if request.cursor is None:
         return _Plan(
-            query, place.mode, request.ignore_case, request.limit, filters, place, deadline
+            query,
+            place.mode,
+            request.ignore_case,
+            request.limit,
+            filters,
+            place,
+            deadline,
+            stored,
+            vectors,
         )
     place, search_name = read_cursor(request.cursor)
     check_same_window(place, filters.since, filters.until, now)
@@ -160,8 +197,10 @@ def _plan(conn: Connection, request: SearchRequest, deadline: float) -> _Plan:
         filters,
         place,
         deadline,
+        stored,
+        vectors,
     )
-    allowed = ("text", "exact") if request.mode == "auto" else (request.mode,)
+    allowed = ("text", "exact", "hybrid") if request.mode == "auto" else (request.mode,)
     check_same_search(plan.search_name() if place.mode in allowed else "", search_name)
     return plan
 
@@ -187,18 +226,25 @@ def _when(given: datetime | str | None, now: datetime) -> datetime | None:
     return given.replace(tzinfo=UTC) if given and given.tzinfo is None else given
 
 
+def _first_mode(stored: Answer | None, vectors: QueryVectors | None) -> str:
+    return "hybrid" if stored and stored["passages"] and vectors else "text"
+
+
 def _run_as_exact(conn: Connection, plan: _Plan, empty: _Found) -> tuple[_Plan, _Found]:
     """The same query as an exact text, after its words found nothing."""
     place = replace(plan.place, mode="exact", skip=0)
     exact = replace(plan, query=_unquoted(plan.query), mode="exact", ignore_case=True, place=place)
     found = _run(conn, exact)
+    if empty.only_near and not found.hits:
+        empty.reasons.append("no message has these words or this text; these are near in meaning")
+        return plan, empty
     told = "no message has these words" if not empty.reasons else empty.reasons[0]
     found.reasons = [f"{told}; searched for the exact text, ignoring case", *found.reasons]
     return exact, found
 
 
-def _is_empty(found: _Found) -> bool:
-    return not found.hits and not found.degraded
+def _has_no_words(found: _Found) -> bool:
+    return found.only_near or (not found.hits and not found.degraded)
 
 
 def _unquoted(query: str) -> str:
@@ -210,7 +256,65 @@ def _unquoted(query: str) -> str:
 
 
 def _run(conn: Connection, plan: _Plan) -> _Found:
-    """Run one mode; a statement that ran out of time is an empty degraded answer."""
+    """Run one mode, or what can stand for it."""
+    if plan.mode not in ("semantic", "hybrid"):
+        return _run_statement(conn, plan, plan.mode)
+    try:
+        wanted = _query_vector(plan)
+    except ModelError as error:
+        text = _run_statement(conn, plan, "text")
+        text.used, text.degraded = "text", True
+        text.reasons.insert(0, f"by words only: {error.message}")
+        return text
+    found = (
+        _run_hybrid(conn, plan, wanted) if plan.mode == "hybrid" else _run_near(conn, plan, wanted)
+    )
+    if plan.stored and plan.stored["share"] < 1:
+        found.degraded = True
+        found.reasons.append(
+            f"{float(plan.stored['share']):.0%} of the passages have vectors by now; by meaning, "
+            "only those were searched"
+        )
+    return found
+
+
+def _query_vector(plan: _Plan) -> list[float]:
+    if plan.vectors is None:
+        raise ModelError("this door has no model for queries")
+    if not plan.stored or not plan.stored["passages"]:
+        raise ModelError("there are no vectors yet")
+    return plan.vectors.of(plan.query, plan.stored["model"])
+
+
+def _run_near(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
+    stored = plan.stored or {}
+    more = {"query_vector": wanted, "model": stored.get("model")}
+    return _run_statement(conn, plan, "semantic", more)
+
+
+def _run_hybrid(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
+    """Both searches as deep as needed, and their lists fused."""
+    end = plan.place.skip + plan.limit
+    depth = _FUSED_HITS if end * 2 <= _FUSED_HITS else _MOST_FUSED_HITS
+    deep = replace(plan, limit=depth, place=replace(plan.place, skip=0))
+    text = _run_statement(conn, deep, "text")
+    near = _run_near(conn, deep, wanted)
+    fused = fuse(text.hits, near.hits)
+    page = fused[plan.place.skip : end]
+    following = replace(plan.place, skip=end) if len(fused) > end else None
+    return _Found(
+        page,
+        following,
+        text.reasons + near.reasons,
+        degraded=text.degraded or near.degraded,
+        only_near=not text.hits and not text.degraded,
+    )
+
+
+def _run_statement(
+    conn: Connection, plan: _Plan, name: str, more: Mapping[str, Any] | None = None
+) -> _Found:
+    """One function of the database; one that ran out of time is an empty degraded answer."""
     budget = max(0.0, plan.deadline - time.monotonic())
     values = {
         "q": plan.query,
@@ -221,25 +325,28 @@ def _run(conn: Connection, plan: _Plan) -> _Found:
         "before_id": plan.place.id,
         "budget": budget,
         **plan.filters.values(),
+        **(more or {}),
     }
     limit = {"milliseconds": str(round((budget + _GRACE_SECONDS) * 1000))}
     try:
         with conn.transaction():
             conn.execute(load("search")["limit_time"], limit)
-            answer = _one(conn, plan.mode, values)
+            answer: Answer = _one(conn, name, values)
     except psycopg.errors.InvalidRegularExpression as error:
         raise UsageError(str(error.diag.message_primary)) from None
     except psycopg.errors.QueryCanceled:
         reason = "the time was over before anything was found; narrow the search with filters"
         return _Found([], None, [reason], degraded=True)
-    hits = [_with_times(hit) for hit in answer["hits"]]
-    return _Found(hits, _next(plan, answer), _reasons(answer), answer["reason"] == "budget")
+    hits = [{**_with_times(hit), "passage": None, "ranks": None} for hit in answer["hits"]]
+    for hit, place in zip(hits, answer.get("places", ()), strict=False):
+        hit["passage"] = {"start_char": place["start_char"], "length": place["length"]}
+    return _Found(hits, _next(plan, answer, name), _reasons(answer), answer["reason"] == "budget")
 
 
-def _next(plan: _Plan, answer: Answer) -> SearchCursor | None:
+def _next(plan: _Plan, answer: Answer, name: str) -> SearchCursor | None:
     if not answer["more"]:
         return None
-    if plan.mode == "text":
+    if name in _COUNTED:
         return replace(plan.place, skip=plan.place.skip + len(answer["hits"]))
     ts = answer["next_ts"]
     return replace(
@@ -255,18 +362,17 @@ def _reasons(answer: Answer) -> list[str]:
         reasons.append(
             f"searched back to {moment}; narrow with `since` or other filters, or raise the timeout"
         )
-    elif answer["reason"] is not None:
+    elif answer["reason"] in _REASONS:
         reasons.append(_REASONS[answer["reason"]])
     if answer.get("left_out"):
         reasons.append(f"{answer['left_out']} of the more common words were not looked for")
     return reasons
 
 
-def _one(conn: Connection, name: str, values: dict[str, Any]) -> Answer:
+def _one(conn: Connection, name: str, values: dict[str, Any]) -> Any:
     row = conn.execute(load("search")[name], values).fetchone()
     assert row is not None, "a function without a set gives one row"
-    answer: Answer = row[0]
-    return answer
+    return row[0]
 
 
 def _with_times(value: Any) -> Any:

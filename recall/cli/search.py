@@ -62,7 +62,9 @@ def search(
     query: list[str] = typer.Argument(
         ..., metavar="QUERY...", help="Words, a quoted phrase, `or`, `-not`; or an exact text."
     ),
-    mode: str = typer.Option("auto", "--mode", help="auto, text, exact or regex."),
+    mode: str = typer.Option(
+        "auto", "--mode", help="auto, text, exact, regex, semantic (by meaning) or hybrid."
+    ),
     limit: int = typer.Option(20, "--limit", min=1, max=200, help="How many hits."),
     cursor: str | None = typer.Option(None, "--cursor", help="Go on where an answer ended."),
     source: list[str] = typer.Option([], "--source", help="Only this client."),
@@ -139,9 +141,17 @@ def _header(hit: Answer) -> Text:
     tool = f" {one_line(hit['tool'], 40)}" if hit["tool"] else ""
     text.append(f"  {hit['role']}/{hit['kind']}{tool}")
     text.append(f"  {hit['id']}", "cyan")
+    if hit.get("ranks"):
+        text.append(f"  {_ranks(hit['ranks'])}", "dim")
     if hit["title"]:
         text.append(f"  {one_line(hit['title'], 60)}", "italic")
     return text
+
+
+def _ranks(ranks: Mapping[str, Any]) -> str:
+    """Where a hit of a hybrid answer stands by words and by meaning."""
+    names = {"text": "words", "semantic": "meaning"}
+    return ", ".join(f"{names[name]} #{place['rank']}" for name, place in ranks.items())
 
 
 def _places(number: int) -> str:

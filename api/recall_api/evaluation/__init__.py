@@ -1,0 +1,1 @@
+"""How good search is: labelled queries, scores, and the run that puts them together."""
