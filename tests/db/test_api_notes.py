@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from recall.cli import app
-from recall_api import answers
+from recall_api import answers, answers_status
 from recall_sql.connection import connect
 from tests.db.note_store import NOW, Entry, add_note, memory
 from tests.db.serving import Store, serving
@@ -137,7 +137,7 @@ def test_status_counts_notes(store: Store, api: httpx.Client) -> None:
     put(store, Entry("old"), replaced_at=NOW)
     put(store, Entry("new"), Entry("another", key="two"), memory("rule"))
     answer = get(api, "/status")
-    assert answers.StatusAnswer(**answer).model_dump() == answer
+    assert answers_status.StatusAnswer(**answer).model_dump() == answer
     assert answer["totals"]["notes"] == 3
     found = {row["source"]: (row["sessions"], row["notes"]) for row in answer["sources"]}
     assert found == {"claude-code": (1, 1), "ledger": (0, 2)}

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from recall.config import Settings
-from recall_api import answers, metrics
+from recall_api import answers_status, metrics
 from recall_api.app import create_app
 from recall_api.health import check_health
 from recall_sql.migrate import latest_version
@@ -48,7 +48,7 @@ def test_status_says_what_came_from_where_and_that_lines_add_up(
 ) -> None:
     fill(store)
     answer = api.get("/status").json()
-    assert answers.StatusAnswer(**answer).model_dump() == answer
+    assert answers_status.StatusAnswer(**answer).model_dump() == answer
     laptop, server = answer["sources"]
     assert (laptop["host"], laptop["source"]) == ("laptop", "claude-code")
     numbers = ("files", "missing_files", "unreadable_files", "sessions", "quarantined")

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 #: What a machine brings along and a test must not see.
-_FOREIGN = ("RECALL_", "CLAUDE_", "CODEX_", "XDG_", "PG")
+_FOREIGN = ("RECALL_", "CLAUDE_", "CODEX_", "GEMINI_", "OPENCODE_", "VSCODE_", "XDG_", "PG")
 _CANARY = "quokka-canary-word"
 
 
