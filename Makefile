@@ -36,8 +36,11 @@ fmt: $(VENV)/.stamp-dev ## Format the code and repair what lint can repair
 	@$(BIN)/ruff check --fix --exit-zero --quiet
 	@$(BIN)/ruff format
 
-bench: $(VENV)/.stamp-server ## Measure the ingester beside a peer (ARGS="--memory" for more)
-	@$(BIN)/python ops/bench/ingest.py $(ARGS)
+bench: $(VENV)/.stamp-server ## Run a small version of every benchmark (see ops/bench/README.md)
+	@$(BIN)/python ops/bench/ingest.py --only compare --mb 30 --rounds 1 --no-peer
+	@$(BIN)/python ops/bench/fidelity.py
+	@$(BIN)/python ops/bench/search.py --rows 20000 --queries 5 --rounds 1 --reference 2 --no-cold
+	@$(BIN)/python ops/bench/embed.py --rows 40 --rounds 1 --no-table
 
 docs: $(VENV)/.stamp-server ## Write docs/reference from the code
 	@$(BIN)/python ops/docs.py

@@ -42,12 +42,14 @@ declare
     least_rows float8 := 'infinity';
     only_common boolean := true;
     lists recall.candidate_list[] := '{}';
+    few boolean := false;
     together boolean;
     place integer;
     rank integer := 0;
 begin
     for place in 1 .. cardinality(terms) loop
         least_rows := least(least_rows, coalesce(frequencies[place], 0) * total);
+        few := few or not recall.is_common(frequencies[place], total);
         continue when terms[place].query = any(wanted) or exists (
             select from unnest(terms) t where t.alternative = terms[place].alternative and t.quoted
         );
@@ -55,28 +57,32 @@ begin
         rows_of := rows_of || coalesce(frequencies[place], 0) * total;
         only_common := only_common and recall.is_common(frequencies[place], total);
     end loop;
+    few := least_rows <= recall.few_rows() * case
+        when few and cardinality(terms) > 1 then 5 else 1
+    end;
     if cardinality(wanted) > 0 then
-        return next (
-            recall.all_of(required || wanted),
-            least_rows <= recall.few_rows() * case when cardinality(terms) > 1 then 5 else 1 end,
-            null::text, 0, false
-        );
+        return next (recall.all_of(required || wanted), few, null::text, 0, false);
     end if;
     if must is not null then
-        return next (
-            must, least_rows <= 5 * recall.few_rows(), null::text,
-            least(cardinality(wanted), 1), false
-        );
+        return next (must, few, null::text, least(cardinality(wanted), 1), false);
     end if;
+    for place in 2 .. least(cardinality(wanted) - 2, 3) loop
+        exit when recall.is_common(rows_of[place] / total, total);
+        lists := lists || row(
+            recall.all_of(required || wanted[place:]), rows_of[place] <= 5 * recall.few_rows(),
+            null, 1, false
+        )::recall.candidate_list;
+    end loop;
     for place in 1 .. case when cardinality(wanted) > 1 then cardinality(wanted) else 0 end loop
         continue when must is null and not only_common
             and recall.is_common(rows_of[place] / total, total);
         rank := rank + 1;
-        together := rank <= 3 and not only_common and cardinality(wanted) > 2;
+        together := rank <= case when cardinality(wanted) > 4 then 1 else 2 end
+            and not only_common and cardinality(wanted) > 2;
         if together then
             lists := lists || row(
                 recall.all_of(required || wanted[place])
-                    && recall.any_of((array_remove(wanted, wanted[place]))[:4]),
+                    && recall.any_of((array_remove(wanted, wanted[place]))[:5]),
                 rows_of[place] <= 5 * recall.few_rows(), null, 1, false
             )::recall.candidate_list;
         end if;
@@ -84,7 +90,7 @@ begin
             recall.all_of(required || wanted[place]),
             least(rows_of[place], case when must is not null then least_rows end)
                 <= recall.few_rows(),
-            null, case when together or rank <= 2 then 1 else 2 end, together
+            null, case when together or rank <= 2 and cardinality(wanted) <= 4 then 1 else 2 end, together
         )::recall.candidate_list;
     end loop;
     return query
@@ -281,10 +287,12 @@ declare
         select l from recall.candidate_lists(terms, frequencies, total) l
     );
     queries constant tsquery[] := array(select t.query from unnest(terms) t);
-    -- a list of one word is cheap, and its newest rows need not be those that say most about it
+    -- a score of few words is cheap, and the newest rows need not be those that say most about them
     depths constant integer[] := case
-        when cardinality(lists) = 1 and queries[1]::text !~ '[<&]' then array[800, 5000]
-        else array[200, 1000, 5000]
+        when queries::text ~ '[<&]' then array[200, 1000, 5000]
+        when cardinality(queries) = 1 then array[800, 5000]
+        when cardinality(queries) = 2 then array[500, 2000, 5000]
+        else array[250, 1000, 5000]
     end;
     weights float8[];
     found recall.candidate_rows;
@@ -614,6 +622,19 @@ create function recall.indexed_rows(
     )
 $$;
 
+-- Of these rows, those that are behind a place, newest first.
+create function recall.known_rows(ids bigint[], condition text, place text, undated boolean)
+returns text language sql immutable as $$
+    select format(
+        'select t.id, t.ts, t.kind, 0::bigint as n
+        from unnest(%L::bigint[]) k (id)
+        join recall.message_text t on t.id = k.id and t.chunk = 0
+        where %s and %s
+        order by t.ts desc nulls last, t.id desc offset 0',
+        ids, condition, case when undated then place else format('(%s or t.ts is null)', place) end
+    )
+$$;
+
 -- As in 0008, with the number of the row.
 create or replace function recall.read_rows(
     rows text, matches text, f recall.search_filter
@@ -646,10 +667,38 @@ language sql immutable return ceil(
     walked * least(64, greatest(2, 1.5 * (most + 1 - hits) / greatest(hits, 0.3)))
 );
 
+-- The ids of all texts that match, in no order and behind no filter. Reading the tables from end to end,
+-- by several processes where there are, costs a third of walking them by their time or less.
+create function recall.matching_ids(matches text) returns bigint[] language plpgsql stable as $$
+declare
+    ids bigint[];
+begin
+    execute format('select array_agg(c.id) from recall.entry c where %s', matches) into ids;
+    return coalesce(ids, '{}');
+end
+$$;
+
+-- Whether what is left is better read from end to end. A walk tells how long a row takes at most; all
+-- of it must fit into the time, because nothing can be told of a statement that was cancelled.
+create function recall.is_better_read(
+    walked bigint, took interval, budget interval, condition text
+) returns boolean language plpgsql stable as $$
+declare
+    total constant float8 := recall.estimated_rows('recall.message_text');
+begin
+    return walked >= 20000 and total * took / walked < 0.8 * budget and total < 3 * (
+        recall.expected_rows(
+            format('select from recall.message_text t where t.chunk = 0 and %s', condition)
+        ) - walked
+    );
+end
+$$;
+
 -- Read rows newest first until one hit more than `most` is found, the end is reached or the time is
 -- over. With `whole` the text index gives the rows. Where they are many, the newest rows are walked
 -- first, without the index; how many hits they hold tells how far back the rest of the page will be,
--- and whether walking on or the text index of that span of time is cheaper.
+-- and whether walking on or the text index of that span of time is cheaper. Where the index cannot tell
+-- or most rows hold the words, what the walk leaves is read from end to end if there is time for it.
 create or replace function recall.scan(
     matches text, whole recall.whole_words, f recall.search_filter, most integer,
     before_ts timestamptz, before_id bigint, budget interval,
@@ -657,7 +706,8 @@ create or replace function recall.scan(
     out scanned_to timestamptz
 ) language plpgsql stable as $$
 declare
-    deadline constant timestamptz := clock_timestamp() + budget;
+    started constant timestamptz := clock_timestamp();
+    deadline constant timestamptz := started + budget;
     condition constant text := recall.filter_condition(f, 't');
     undated boolean := before_ts is null and before_id is not null;
     lookup constant recall.word_lookup := recall.word_lookup(whole, condition);
@@ -668,6 +718,7 @@ declare
     walked bigint := 0;
     newest timestamptz := before_ts;
     start timestamptz;
+    matching bigint[];
     read bigint;
     found record;
 begin
@@ -678,7 +729,9 @@ begin
     loop
         read := 0;
         for found in execute recall.read_rows(
-            case when walk then recall.walked_rows(
+            case when matching is not null then recall.known_rows(
+                matching, condition, recall.behind(undated, before_ts, before_id), undated
+            ) when walk then recall.walked_rows(
                 lookup.query, condition, recall.behind(undated, before_ts, before_id), page
             ) else recall.indexed_rows(
                 lookup.query, condition, recall.behind(undated, before_ts, before_id), undated, start
@@ -708,10 +761,20 @@ begin
                 return;
             end if;
         end loop;
-        if walk and read = page and lookup.query is null then
-            continue;
+        if matching is not null then
+            return;
         elsif walk and read = page then
             walked := walked + page;
+            if lookup.query is null or lookup.rows > 0.3 * recall.estimated_rows(
+                'recall.message_text'
+            ) then
+                if recall.is_better_read(
+                    walked, clock_timestamp() - started, deadline - clock_timestamp(), condition
+                ) then
+                    matching := recall.matching_ids(matches);
+                end if;
+                continue;
+            end if;
             page := recall.next_page(walked, cardinality(ids), most);
             walk := undated or page < 0.15 * lookup.rows;
             start := before_ts - (newest - before_ts) * (page::float8 / walked);

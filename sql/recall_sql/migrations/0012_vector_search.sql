@@ -85,7 +85,8 @@ $$;
 
 -- The nearest by the vector index, which holds one passage of each text. One that the condition leaves
 -- out counts if it holds for a copy of it. The index is asked again and again until there are enough,
--- or it has looked at as many as the settings of the caller allow.
+-- or it has looked at as many as the settings of the caller allow. Copies are looked for by a scalar
+-- subquery: `exists` would become a hash table of everything that the condition holds for.
 create function recall.nearest_by_index(
     generation integer, dimension integer, wanted recall.halfvec, own text, of_copy text, most integer
 ) returns setof recall.near_passage language plpgsql stable as $$
@@ -95,16 +96,22 @@ begin
             coalesce(c.start_char, r.start_char), coalesce(c.length, r.length), r.text_hash,
             r.distance
         from (
-            select p.id, p.entry_id, p.start_char, p.length, p.text_hash, %3$s as fits,
-                p.v::recall.halfvec(%2$s) operator(recall.<=>) $1 as distance
-            from recall.passage_%1$s p
-            where p.is_representative and (
-                %3$s or p.has_copies and exists (
-                    select from recall.passage_%1$s o
-                    where o.text_hash = p.text_hash and %4$s
+            select f.*
+            from (
+                select p.id, p.entry_id, p.start_char, p.length, p.text_hash, %3$s as fits,
+                    p.v::recall.halfvec(%2$s) operator(recall.<=>) $1 as distance
+                from recall.passage_%1$s p
+                where p.is_representative and (
+                    %3$s or p.has_copies and (
+                        select true from recall.passage_%1$s o
+                        where o.text_hash = p.text_hash and %4$s
+                        limit 1
+                    )
                 )
-            )
-            order by p.v::recall.halfvec(%2$s) operator(recall.<=>) $1
+                order by p.v::recall.halfvec(%2$s) operator(recall.<=>) $1
+                limit $3
+            ) f
+            order by f.distance + 0.0, f.id
             limit $2
         ) r
         left join lateral (
@@ -117,7 +124,8 @@ begin
         order by r.distance, r.id',
         generation, dimension, own, of_copy
     )
-    using wanted, most;
+    -- The order of the index is a little off: more than are wanted are put in order exactly.
+    using wanted, most, greatest(most, 200);
 end
 $$;
 
