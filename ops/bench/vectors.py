@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if given.hybrid:
             search_store.open_store(folder, given.rows, given.jobs).server.stop()
-        store, space = vectors_store.open_store(folder, given.rows)
+        store, space = vectors_store.open_store(folder, given.rows, given.index)
         try:
             result = _measure(store, space, given)
         finally:
@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=ROWS, help="passages in the database")
     parser.add_argument("--jobs", type=int, default=2, help="processes that write the texts")
+    parser.add_argument("--index", help="such as `m = 24, ef_construction = 128`")
     parser.add_argument("--keep", type=Path, help="keep the database in this folder, or reuse it")
     parser.add_argument("--queries", type=int, default=100, help="query vectors")
     parser.add_argument("--rounds", type=int, default=3, help="warm runs of each query")

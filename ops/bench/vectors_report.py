@@ -19,7 +19,8 @@ def report(result: Mapping[str, Any]) -> str:
         f"Machine: {result['machine']}; load {result['load_before'][0]:.1f} before,"
         f" {result['load_after'][0]:.1f} after",
         "",
-        f"{built['rows']:,} passages, {built['copies']:,} of them copies of another one.",
+        f"{built['rows']:,} passages, {built['copies']:,} of them copies of another one."
+        f" Vector index: {built['index'] or 'as in the product'}.",
         "",
         *_sizes(result["sizes"]),
         "",

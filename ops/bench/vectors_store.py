@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,8 +49,10 @@ _COLUMNS = (
 _COPY = f"copy recall.passage_1 ({', '.join(_COLUMNS)}) from stdin (format binary)".encode()
 
 
-def open_store(folder: Path, rows: int) -> tuple[Store, Space]:
+def open_store(folder: Path, rows: int, index: str | None = None) -> tuple[Store, Space]:
     """The store of a folder with its vectors; what is missing is built.
+
+    ``index`` are parameters of the vector index other than the product's.
 
     Messages that ``search.py`` left there are used. Without them, messages of a few words are made,
     which a search by meaning finds and one by words does not.
@@ -61,9 +64,10 @@ def open_store(folder: Path, rows: int) -> tuple[Store, Space]:
         has_texts = store.about().get("rows") == rows
         if not has_texts and (folder / "pg").exists():
             raise SystemExit(f"`{folder}` holds another database; remove it or name another folder")
-        _build(folder, rows, space, has_texts=has_texts)
-    elif built["rows"] != rows:
-        raise SystemExit(f"`{folder}` holds {built['rows']:,} passages; say `--rows` or remove it")
+        _build(folder, rows, space, index, has_texts=has_texts)
+    elif (built["rows"], built["index"]) != (rows, index):
+        told = f"{built['rows']:,} passages, vector index: {built['index'] or 'as in the product'}"
+        raise SystemExit(f"`{folder}` holds another database: {told}")
     store.server.start()
     migrate(store.url)
     return store, space
@@ -76,7 +80,7 @@ def about(store: Store) -> dict[str, Any]:
     return told
 
 
-def _build(folder: Path, rows: int, space: Space, *, has_texts: bool) -> None:
+def _build(folder: Path, rows: int, space: Space, index: str | None, *, has_texts: bool) -> None:
     started = time.monotonic()
     server = EmbeddedServer(folder, extra_settings=_BUILD_SETTINGS)
     server.start()
@@ -85,10 +89,10 @@ def _build(folder: Path, rows: int, space: Space, *, has_texts: bool) -> None:
         with connect(server.url, application="bench", autocommit=True) as conn:
             if not has_texts:
                 _fill_messages(conn, search_corpus.plan(rows))
-            told = _fill_passages(conn, space)
+            told = _fill_passages(conn, space, index)
     finally:
         server.stop()
-    told |= {"rows": rows, "has_texts": has_texts, "seconds": time.monotonic() - started}
+    told |= {"rows": rows, "index": index, "seconds": time.monotonic() - started}
     (folder / _MARK).write_text(json.dumps(told))
 
 
@@ -137,7 +141,7 @@ def _key(session: Session) -> str:
     return keys.session_key(session.source, session.host, session.external_id)
 
 
-def _fill_passages(conn: Connection, space: Space) -> dict[str, Any]:
+def _fill_passages(conn: Connection, space: Space, index: str | None) -> dict[str, Any]:
     """Store the passages, each kind of index when its turn comes; seconds of each step."""
     told: dict[str, Any] = {}
     conn.execute(
@@ -147,6 +151,8 @@ def _fill_passages(conn: Connection, space: Space) -> dict[str, Any]:
     conn.execute("delete from recall.embed_dirty")
     later = _drop_indexes(conn)
     vector_index = later.pop("passage_1_vector")
+    if index:
+        vector_index = re.sub(r"WITH \(.*?\)", f"WITH ({index})", vector_index)
     conn.execute(f"set maintenance_work_mem = '{_BUILD_MEMORY}'".encode())
     conn.execute(f"set max_parallel_maintenance_workers = {_BUILD_WORKERS}".encode())
     waiting = _copy_passages(conn, space, told)
