@@ -49,7 +49,7 @@ _REASONS = {
 #: The modes that go on behind a number of hits. The others go on behind a message.
 _COUNTED = ("text", "semantic", "hybrid")
 #: How many hits of each search a hybrid answer is made of.
-_FUSED_HITS = 100
+_FUSED_HITS = 50
 _MOST_FUSED_HITS = 200
 
 

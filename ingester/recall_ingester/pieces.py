@@ -208,7 +208,7 @@ class PieceWriter:
     def sessions(self, own: SessionDraft | None, labels: Iterable[SessionDraft] = ()) -> None:
         """What the file tells about its own session and about others.
 
-        A session whose id is not known yet is not told of before it holds something.
+        A session whose id is not known yet is not told of before a whole record was read.
         """
         drafts = [(draft, False) for draft in labels]
         if own is not None and self.known.session_key and self._holds_something():
@@ -218,11 +218,13 @@ class PieceWriter:
             self._batch.sessions[row.session_key, self.known.path] = row
 
     def _holds_something(self) -> bool:
-        totals = self._totals
-        return (
-            not self.provisional
-            or totals.stored + totals.merged > 0
-            or any(row.session_key == self.known.session_key for _, row in self._batch.messages)
+        if not self.provisional:
+            return True
+        # A document that cannot be read may be half written; a line that cannot be read is whole.
+        is_document = (self.known.described or {}).get("shape") == "document"
+        return self._piece.row_lines > 0 or any(
+            counts.seen > (counts.quarantined if is_document else 0)
+            for counts in (self._totals, self._piece.counts)
         )
 
     def state(self, state: dict[str, Any]) -> dict[str, Any]:

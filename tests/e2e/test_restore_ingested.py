@@ -71,6 +71,14 @@ def test_every_session_of_the_corpus_comes_back(
     assert set(results(recall("verify", "--json")).values()) <= {"ok", "gone"}
     for (key,) in rows(database, SESSIONS):
         done = recall("restore", key)
+        if done.exit_code and rows(
+            database, "select 1 from recall.ingest_state where session_key = %s and size = 0", key
+        ):
+            # An empty file tells of no session; it comes back by its path.
+            [(path,)] = rows(
+                database, "select path from recall.ingest_state where session_key = %s", key
+            )
+            done = recall("restore", path)
         assert done.exit_code == 0, (key, done.output)
     after = {path: (Path(path).read_bytes(), Path(path).stat().st_mtime_ns) for path in before}
     assert after == before

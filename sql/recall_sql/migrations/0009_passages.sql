@@ -139,7 +139,7 @@ begin
     execute format(
         'create index passage_%1$s_vector on recall.passage_%1$s
             using hnsw ((v::recall.halfvec(%2$s)) recall.halfvec_cosine_ops)
-            with (m = 16, ef_construction = 64)
+            with (m = 24, ef_construction = 128)
             where is_representative',
         new_number, dimension
     );
