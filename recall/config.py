@@ -207,6 +207,39 @@ class Settings:
         "127.0.0.1:7718",
         "Address and port of the embedder's own `/health` and `/metrics`; empty for none.",
     )
+    public_url: str | None = _option(
+        _optional_text,
+        None,
+        "Address under which other machines reach this server; `recall token create` prints it.",
+    )
+    jwt_secret: str | None = _option(
+        _optional_text,
+        None,
+        "Secret of at least 32 bytes that signs the tokens of hosts; shared with PostgREST.",
+        secret=True,
+    )
+    rest_url: str | None = _option(
+        _optional_text,
+        None,
+        "Address of PostgREST, to which the API forwards what hosts write.",
+    )
+    trusted_proxies: tuple[str, ...] = _option(
+        _names,
+        (),
+        "Addresses or networks of reverse proxies whose `X-Forwarded-For` counts.",
+    )
+    cors_origins: tuple[str, ...] = _option(
+        _names, (), "Origins of web pages that may read the answers of the API; empty for none."
+    )
+    backup_dir: Path | None = _option(
+        _optional_path, None, "Folder of the backups; empty means `backups` in the home."
+    )
+    backup_keep: int = _option(
+        _whole(1, 10_000), 7, "How many of the newest backups are kept in any case."
+    )
+    backup_keep_days: int = _option(
+        _whole(1, 36_500), 30, "Days after which a backup beyond `backup_keep` is deleted."
+    )
     #: The ``[[source]]`` tables; no setting of the environment, and no row of the reference.
     declared_sources: tuple[DeclaredSource, ...] = ()
 

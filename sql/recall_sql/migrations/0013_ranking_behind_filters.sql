@@ -1,0 +1,2 @@
+-- A filter that leaves few rows gets every word.
+select 1;

@@ -1,0 +1,2 @@
+-- Hosts, tokens, and who may do what over HTTP.
+select 1;

@@ -1,0 +1,2 @@
+-- Rows on their way into the store over HTTP.
+select 1;

@@ -1,0 +1,2 @@
+-- What whoever runs the server wants to see.
+select 1;
