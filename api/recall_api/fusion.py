@@ -18,32 +18,29 @@ def fuse(
 ) -> list[dict[str, Any]]:
     """Hits of both lists, each message once, best first.
 
-    A hit's score is its text score as a share of the best one, plus the weighted cosine similarity
-    of its passage. It takes more from the lists than their order: a text that has all the rare
-    words of a query stays first although nothing near it in meaning is embedded, which a fusion of
-    ranks would put behind whatever stands in both lists. ``ranks`` tells a hit's place and score in
-    each list. A message and its copy are the same hit; the snippet of the text search is kept,
-    because it marks the words.
+    A hit has an ``id``, a ``score``, ``copy``, which it shares with its copies, and maybe a
+    ``passage``. Its fused score is its text score as a share of the best one, plus the weighted
+    cosine similarity of its passage. That takes more from the lists than their order: a text that
+    has all the rare words of a query stays first although nothing near it in meaning is embedded,
+    which a fusion of ranks would put behind whatever stands in both lists. ``ranks`` tells a hit's
+    place and score in each list. A message and its copy are the same hit, under the id that the
+    text search gave it.
     """
     fused: dict[str, dict[str, Any]] = {}
-    places: dict[str, str] = {}
     best = max((hit["score"] or 0.0 for hit in text), default=0.0) or 1.0
     for name, scale, hits in (
         ("text", 1.0 / best, text), ("semantic", meaning_weight, meaning),
     ):  # fmt: skip
         for rank, hit in enumerate(hits, 1):
-            key = places.get(hit["id"], hit["id"])
-            if key not in fused:
-                fused[key] = {**hit, "score": 0.0, "ranks": {}}
-            target = fused[key]
+            key = f"copy {hit['copy']}" if hit["copy"] else hit["id"]
+            target = fused.setdefault(
+                key, {"id": hit["id"], "score": 0.0, "ranks": {}, "passage": None}
+            )
             if name in target["ranks"]:
                 continue
             target["ranks"][name] = {"rank": rank, "score": hit["score"]}
             target["score"] += scale * max(0.0, hit["score"] or 0.0)
             target["passage"] = target["passage"] or hit["passage"]
-            places[hit["id"]] = key
-            for other in hit["occurrences"]:
-                places.setdefault(other["id"], key)
     ordered = sorted(fused.values(), key=_order)
     for hit in ordered:
         hit["score"] = round(hit["score"], 4)

@@ -114,3 +114,18 @@ def decode_cursor(cursor: str, kinds: Sequence[tuple[type, ...]]) -> list[Any]:
             hint="pass `next_cursor` of an earlier answer unchanged, or leave it out",
         )
     return place
+
+
+def with_times(value: Any) -> Any:
+    """The same JSON with its times as every answer writes them."""
+    if isinstance(value, list):
+        return [with_times(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    times = ("ts", "newest", "last_read")
+    return {
+        name: utc_text(datetime.fromisoformat(item))
+        if name in times and item is not None
+        else with_times(item)
+        for name, item in value.items()
+    }

