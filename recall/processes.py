@@ -31,6 +31,16 @@ def identify(pid: int) -> str | None:
     return f"{_BOOT_ID.read_text()[:8]}-{fields[19]}"
 
 
+def yield_to_others(steps: int = 10) -> None:
+    """Let this process, and the threads that it starts from now on, have the processor last.
+
+    For work that can wait beside answers that somebody waits for. Nothing happens where the system
+    has no such thing.
+    """
+    if hasattr(os, "nice"):
+        os.nice(steps)
+
+
 def _identify_by_ps(pid: int) -> str | None:
     """For systems without ``/proc``."""
     result = subprocess.run(

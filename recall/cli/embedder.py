@@ -19,6 +19,7 @@ from recall.cli.output import note
 from recall.config import Settings, load_settings
 from recall.errors import BusyError, ModelError
 from recall.identity import load_identity
+from recall.processes import yield_to_others
 
 if TYPE_CHECKING:
     from recall_embedder.model import Model
@@ -37,7 +38,7 @@ def embedder(
     """
     settings = load_settings()
     log.configure(settings.log_level)
-    need_server()
+    need_server("embedder")
     from recall_embedder.health_server import serve_health
     from recall_embedder.run import Embedder
     from recall_sql.store import open_store
@@ -45,6 +46,7 @@ def embedder(
     host = load_identity(settings.home, host=settings.host).host
     migrate = settings.database_url is None
     with open_store(settings, migrate=migrate) as url, _listener(settings) as listener:
+        yield_to_others()
         running = Embedder(settings, url, host, loader(settings))
         with serve_health(running.health, listener), stop_on_signal(running):
             if once:

@@ -13,8 +13,10 @@ from recall.cli.embedder import loader, run_until, stop_on_signal
 from recall.cli.embedding_progress import EmbeddingProgress
 from recall.cli.extras import need_server
 from recall.cli.output import note, screen
+from recall.cli.own_store import need_own_store
 from recall.config import Settings, load_settings
 from recall.identity import load_identity
+from recall.processes import yield_to_others
 
 if TYPE_CHECKING:
     from recall_embedder.store import EmbedStore, Generation
@@ -38,6 +40,7 @@ def reembed(
     """
     settings = load_settings()
     log.configure(settings.log_level)
+    need_own_store(settings)
     need_server()
     if model is not None:
         settings = replace(settings, embed_model=model)
@@ -108,6 +111,7 @@ def _fill(settings: Settings, url: str, store: EmbedStore, generation: Generatio
     except KeyboardInterrupt:
         return False
     host = load_identity(settings.home, host=settings.host).host
+    yield_to_others()
     running = Embedder(settings, url, host, loader(settings))
     with stop_on_signal(running):
         run_until(running, url, generation.number)

@@ -10,7 +10,8 @@ from recall_api.fusion import fuse
 
 
 def hit(number: str, score: float = 0.5, copy: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"id": number, "score": score, "copy": copy, "passage": None, **more}
+    common = {"role": "assistant", "kind": "text", "passage": None}
+    return {"id": number, "score": score, "copy": copy, **common, **more}
 
 
 def test_score_is_the_share_of_the_best_text_and_the_similarity() -> None:
@@ -64,3 +65,18 @@ def test_repeated_hit_counts_at_its_first_place() -> None:
     fused = fuse([hit("a"), hit("b"), hit("a")], [])
     assert [entry["id"] for entry in fused] == ["a", "b"]
     assert fused[0]["score"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, 1.0),
+        ({"kind": "summary"}, 0.8),
+        ({"kind": "tool_result", "role": "tool"}, 1.2),
+        ({"role": "user"}, 0.9),
+    ],
+)
+def test_kinds_weigh_differently(more: dict[str, Any], expected: float) -> None:
+    (fused,) = fuse([hit("a", 3.0, **more)], [])
+    assert fused["score"] == pytest.approx(expected)
+    assert fused["ranks"] == {"text": {"rank": 1, "score": 3.0}}

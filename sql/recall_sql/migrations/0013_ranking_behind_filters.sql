@@ -106,18 +106,20 @@ end
 $$;
 
 -- A search by words and meaning looks at more hits than it shows. Texts are fetched and snippets made
--- only of those that it shows: `brief` hits have an `id`, a `score`, and the `copy` that tells which
--- are copies of each other.
+-- only of those that it shows: `brief` hits have an `id`, a `score`, what they are, and the `copy`
+-- that tells which are copies of each other.
 
 create function recall.brief_hits(ids bigint[], scores float8[]) returns jsonb
 language sql stable as $$
     select coalesce(jsonb_agg(jsonb_build_object(
         'id', h.id::text,
         'score', round(h.score::numeric, 4),
-        'copy', m.copy_key::text
+        'role', e.role,
+        'kind', e.kind,
+        'copy', e.copy_key::text
     ) order by h.place), '[]'::jsonb)
     from unnest(ids, scores) with ordinality h (id, score, place)
-    left join recall.message m on m.id = h.id
+    join recall.entry e on e.id = h.id
 $$;
 
 drop function api.search_text(
