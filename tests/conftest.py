@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.double.fixtures import postgrest as postgrest
+
 if TYPE_CHECKING:
     from recall_sql.embedded import EmbeddedServer
 
