@@ -98,16 +98,27 @@ class RecallClient:
         """``GET /status``."""
         return self._get("/status", params)
 
+    def join(self, code: str, install_id: str, host: str | None) -> Answer:
+        """``POST /join``: the name and the token of this machine for a code."""
+        return self._ask(
+            "POST", "/join", {}, {"code": code, "install_id": install_id, "host": host}
+        )
+
     def _get(self, path: str, params: Params) -> Answer:
-        status, body = self._fetch(path, _query(params))
+        return self._ask("GET", path, params, None)
+
+    def _ask(self, method: str, path: str, params: Params, sent: Answer | None) -> Answer:
+        status, body = self._fetch(method, path, _query(params), sent)
         answer = self._decode(status, body)
         if status != 200:
             raise self._error(status, answer)
         return answer
 
-    def _fetch(self, path: str, query: httpx.QueryParams) -> tuple[int, bytes]:
+    def _fetch(
+        self, method: str, path: str, query: httpx.QueryParams, sent: Answer | None
+    ) -> tuple[int, bytes]:
         try:
-            with self._http.stream("GET", path, params=query) as response:
+            with self._http.stream(method, path, params=query, json=sent) as response:
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece

@@ -16,83 +16,17 @@ from typing import Any
 
 import platformdirs
 
+from recall import readers
 from recall.declared import DeclaredSource, read_declared
 from recall.errors import ConfigError
+from recall.joined import read_joined
 
 #: Variables that belong to clients or to tests and are not settings.
 _NOT_SETTINGS = frozenset({"RECALL_TEST_POINT"})
 
-#: What a column of the ledger can be; `id` and `summary` cannot be left out.
-LEDGER_ROLES = ("id", "session", "time", "project", "title", "summary")
-
 
 def _default_home() -> Path:
     return Path(platformdirs.user_data_dir("recall", appauthor=False))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be text")
-    return value
-
-
-def _optional_text(value: object) -> str | None:
-    return _text(value) or None
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser().absolute()
-
-
-def _optional_path(value: object) -> Path | None:
-    return _path(value) if _text(value) else None
-
-
-def _paths(value: object) -> tuple[Path, ...]:
-    return tuple(_path(item) for item in _names(value))
-
-
-def _whole(least: int, most: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError("must be a whole number")
-        number = int(value)
-        if not least <= number <= most:
-            raise ValueError(f"must be between {least} and {most}")
-        return number
-
-    return read
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in {"1", "true", "yes", "on"}:
-        return True
-    if isinstance(value, str) and value.lower() in {"0", "false", "no", "off"}:
-        return False
-    raise ValueError("must be true or false")
-
-
-def _names(value: object) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
-        raise ValueError("must be a list of texts")
-    return tuple(item.strip() for item in items if item.strip())
-
-
-def _columns(value: object) -> tuple[str, ...]:
-    pairs = [item.partition("=") for item in _names(value)]
-    roles = [role.strip() for role, _, _ in pairs]
-    for role, (_, equals, column) in zip(roles, pairs, strict=True):
-        if not equals or role not in LEDGER_ROLES:
-            raise ValueError(f"must be a list of `role=column`; roles: {', '.join(LEDGER_ROLES)}")
-        if not column.strip() and role in ("id", "summary"):
-            raise ValueError(f"must name a column for `{role}`")
-    if len(set(roles)) < len(roles):
-        raise ValueError("must name each role once")
-    columns = (column.strip() for _, _, column in pairs)
-    return tuple(f"{role}={column}" for role, column in zip(roles, columns, strict=True))
 
 
 def _option(
@@ -107,138 +41,156 @@ class Settings:
     """Every setting. ``RECALL_<NAME>`` in the environment, ``name`` in ``config.toml``."""
 
     home: Path = _option(
-        _path, _default_home, "Where Recall keeps its database, its identity and its locks."
+        readers.path, _default_home, "Where Recall keeps its database, its identity and its locks."
     )
     url: str | None = _option(
-        _optional_text,
+        readers.optional_text,
         None,
         "Address of a Recall server; the command asks it instead of a local database.",
     )
-    token: str | None = _option(_optional_text, None, "Token for the server at `url`.", secret=True)
+    token: str | None = _option(
+        readers.optional_text, None, "Token for the server at `url`.", secret=True
+    )
     database_url: str | None = _option(
-        _optional_text,
+        readers.optional_text,
         None,
         "PostgreSQL 18 with pgvector to use instead of the embedded one (a libpq URL).",
         secret=True,
     )
     host: str | None = _option(
-        _optional_text, None, "Name of this machine in the store; used on first start only."
+        readers.optional_text, None, "Name of this machine in the store; used on first start only."
     )
-    listen: str = _option(_text, "127.0.0.1:7717", "Address and port of the HTTP API.")
+    listen: str = _option(readers.text, "127.0.0.1:7717", "Address and port of the HTTP API.")
     allowed_hosts: tuple[str, ...] = _option(
-        _names,
+        readers.names,
         (),
         "Names under which the API may be addressed, besides localhost and private addresses.",
     )
     ingest_every_seconds: int = _option(
-        _whole(1, 86_400), 300, "How often `recall up` reads the session logs again."
+        readers.whole(1, 86_400), 300, "How often `recall up` reads the session logs again."
     )
     sources: tuple[str, ...] = _option(
-        _names, (), "Names of the sources to read; empty means all that are known."
+        readers.names, (), "Names of the sources to read; empty means all that are known."
     )
     max_line_bytes: int = _option(
-        _whole(65_536, 1_073_741_824),
+        readers.whole(65_536, 1_073_741_824),
         33_554_432,
         "A longer line is not parsed: it is listed as a problem with its place, length and hash.",
     )
     redact: bool = _option(
-        _flag, True, "Replace known shapes of secrets in text before it is stored."
+        readers.flag, True, "Replace known shapes of secrets in text before it is stored."
     )
     search_timeout_seconds: int = _option(
-        _whole(1, 600), 10, "How long one search may take before it answers with what it has."
+        readers.whole(1, 600),
+        10,
+        "How long one search may take before it answers with what it has.",
     )
-    log_level: str = _option(_text, "warning", "debug, info, warning or error.")
+    log_level: str = _option(readers.text, "warning", "debug, info, warning or error.")
     ledger_path: Path | None = _option(
-        _optional_path, None, "SQLite database of a work ledger: one summary row for each session."
+        readers.optional_path,
+        None,
+        "SQLite database of a work ledger: one summary row for each session.",
     )
-    ledger_table: str = _option(_text, "ledger", "Table of the ledger in `ledger_path`.")
+    ledger_table: str = _option(readers.text, "ledger", "Table of the ledger in `ledger_path`.")
     ledger_columns: tuple[str, ...] = _option(
-        _columns,
+        readers.columns,
         (),
         "Columns of the ledger as `role=column`, where they differ from id=id, session=session_id, "
         "time=created_at, project=project, title=title, summary=summary; `title=` says that there "
         "is none. Every other column is kept in the fields of the entry.",
     )
     memory_paths: tuple[Path, ...] = _option(
-        _paths, (), "Files and folders of agents' memories, besides those of the known clients."
+        readers.paths,
+        (),
+        "Files and folders of agents' memories, besides those of the known clients.",
     )
     keep_raw: bool = _option(
-        _flag,
+        readers.flag,
         True,
         "Keep the original bytes of every session log, compressed, so that they can be restored "
         "and read again by a later version.",
     )
     max_document_bytes: int = _option(
-        _whole(1_048_576, 4_294_967_296),
+        readers.whole(1_048_576, 4_294_967_296),
         134_217_728,
         "A larger file of the kinds that are read as a whole is not parsed: it is listed as a "
         "problem, and its bytes are kept.",
     )
     reconcile_every_hours: int = _option(
-        _whole(1, 8_760),
+        readers.whole(1, 8_760),
         24,
         "How often the sessions of a database that changed are all compared, to see edits that "
         "move no watermark.",
     )
     embed_model: str = _option(
-        _text,
-        "all-MiniLM-L6-v2-onnx-int8",
+        readers.text,
+        "all-MiniLM-L6-v2-dynamic-int8",
         "Embedding model for search by meaning: the bundled one, a name that fastembed knows, or "
         "the path of a folder with `model.onnx` and `tokenizer.json`. A change takes effect with "
         "`recall reembed`.",
     )
     embed_kinds: tuple[str, ...] = _option(
-        _names,
+        readers.names,
         ("text", "summary", "ledger", "memory"),
         "Kinds of entries that can be found by meaning; `tool_result`, `tool_call` and `thinking` "
         "can be added.",
     )
     embed_tokens: int = _option(
-        _whole(32, 8_192), 256, "Length of a passage, in tokens of the model."
+        readers.whole(32, 8_192), 256, "Length of a passage, in tokens of the model."
     )
     embed_overlap_tokens: int = _option(
-        _whole(0, 256), 32, "How much of a passage the next one of a long text repeats, in tokens."
+        readers.whole(0, 256),
+        32,
+        "How much of a passage the next one of a long text repeats, in tokens.",
     )
     embed_threads: int = _option(
-        _whole(0, 256), 0, "Worker threads of the embedder; 0 means one a processor."
+        readers.whole(0, 256), 0, "Worker threads of the embedder; 0 means one a processor."
     )
     embed_listen: str | None = _option(
-        _optional_text,
+        readers.optional_text,
         "127.0.0.1:7718",
         "Address and port of the embedder's own `/health` and `/metrics`; empty for none.",
     )
     public_url: str | None = _option(
-        _optional_text,
+        readers.server_url,
         None,
         "Address under which other machines reach this server; `recall token create` prints it.",
     )
     jwt_secret: str | None = _option(
-        _optional_text,
+        readers.signing_secret,
         None,
         "Secret of at least 32 bytes that signs the tokens of hosts; shared with PostgREST.",
         secret=True,
     )
     rest_url: str | None = _option(
-        _optional_text,
+        readers.server_url,
         None,
         "Address of PostgREST, to which the API forwards what hosts write.",
     )
     trusted_proxies: tuple[str, ...] = _option(
-        _names,
+        readers.proxies,
         (),
-        "Addresses or networks of reverse proxies whose `X-Forwarded-For` counts.",
+        "Addresses or networks of reverse proxies whose `X-Forwarded-For` counts; never `*`.",
     )
     cors_origins: tuple[str, ...] = _option(
-        _names, (), "Origins of web pages that may read the answers of the API; empty for none."
+        readers.origins,
+        (),
+        "Origins of web pages that may read the answers of the API; empty for none, never `*`.",
+    )
+    database_volume: Path | None = _option(
+        readers.optional_path,
+        None,
+        "Folder on the volume of the database, whose free space is a metric; empty means that of "
+        "the embedded database.",
     )
     backup_dir: Path | None = _option(
-        _optional_path, None, "Folder of the backups; empty means `backups` in the home."
+        readers.optional_path, None, "Folder of the backups; empty means `backups` in the home."
     )
     backup_keep: int = _option(
-        _whole(1, 10_000), 7, "How many of the newest backups are kept in any case."
+        readers.whole(1, 10_000), 7, "How many of the newest backups are kept in any case."
     )
     backup_keep_days: int = _option(
-        _whole(1, 36_500), 30, "Days after which a backup beyond `backup_keep` is deleted."
+        readers.whole(1, 36_500), 30, "Days after which a backup beyond `backup_keep` is deleted."
     )
     #: The ``[[source]]`` tables; no setting of the environment, and no row of the reference.
     declared_sources: tuple[DeclaredSource, ...] = ()
@@ -270,13 +222,23 @@ def options() -> list[Option]:
     ]
 
 
+def find_home(env: Mapping[str, str] | None = None) -> Path:
+    """The home alone, for what has to work when a file in it is damaged."""
+    value = (os.environ if env is None else env).get("RECALL_HOME")
+    return _default_home() if value is None else readers.path(value)
+
+
 def load_settings(env: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings. :class:`ConfigError` for an unknown name or a value out of range."""
+    """Read the settings. :class:`ConfigError` for an unknown name or a value out of range.
+
+    A server that this home joined fills ``url`` and ``token`` where nothing else names a server; an
+    empty ``url`` stands for none. Its token is given to no other server.
+    """
     env = os.environ if env is None else env
     known = {option.name: option for option in options()}
     given: dict[str, tuple[object, str]] = {}
     from_env = _environment(env, known)
-    home = _convert("home", *from_env["home"]) if "home" in from_env else _default_home()
+    home = find_home(env)
     file = home / "config.toml"
     tables = _read_file(file)
     declared = read_declared(tables.pop("source", []), file)
@@ -288,6 +250,10 @@ def load_settings(env: Mapping[str, str] | None = None) -> Settings:
         given[name] = (value, f"`{name}` in `{file}`")
     given.update(from_env)
     values = {name: _convert(name, value, at) for name, (value, at) in given.items()}
+    joined = read_joined(home)
+    if joined and (values.get("url", joined.url) or "").rstrip("/") == joined.url:
+        values["url"] = joined.url
+        values["token"] = values.get("token") or joined.token
     return Settings(**values, declared_sources=declared)
 
 

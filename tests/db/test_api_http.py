@@ -75,12 +75,17 @@ def test_a_refusal_does_not_repeat_what_was_sent(api: httpx.Client) -> None:
 
 
 def test_a_body_is_refused(api: httpx.Client) -> None:
-    assert api.request("GET", "/sessions", content=b"x" * 100).status_code == 413
-
     def pieces() -> Iterator[bytes]:
         yield b"x"
 
-    assert api.request("GET", "/sessions", content=pieces()).status_code == 413
+    for method, path, content in (
+        ("GET", "/sessions", b"x" * 100),
+        ("GET", "/sessions", pieces()),
+        ("POST", "/join", b"x" * 5_000),
+    ):
+        answer = api.request(method, path, content=content)
+        assert answer.status_code == 413
+        assert answer.json()["type"] == "urn:recall:problem:too-long"
 
 
 def test_every_answer_is_protected_and_open_to_no_other_site(
@@ -183,11 +188,13 @@ def test_the_description_of_the_api_is_complete(api: httpx.Client) -> None:
     assert set(document["paths"]) == {
         "/search", "/sessions", "/sessions/{key}", "/sessions/{key}/messages",
         "/ledger", "/memories", "/messages/{message_id}", "/status", "/health", "/metrics",
+        "/join",
     }  # fmt: skip
     for path, operations in document["paths"].items():
-        assert set(operations) == {"get"}
-        assert operations["get"]["description"], path
-        assert "422" not in operations["get"]["responses"], path
+        method = "post" if path == "/join" else "get"
+        assert set(operations) == {method}
+        assert operations[method]["description"], path
+        assert "422" not in operations[method]["responses"], path
     query = document["paths"]["/search"]["get"]["parameters"]
     assert {"q", "mode", "since", "exclude_session"} <= {item["name"] for item in query}
 
