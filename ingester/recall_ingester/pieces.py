@@ -105,8 +105,18 @@ class PieceWriter:
         self._piece.counts.seen += 1
         self._piece.counts.merged += 1
 
-    def parsed(self, parsed: Parsed, ordinal: int, *, damaged: bool) -> None:
-        """The rows of one record, and what became of it."""
+    def parsed(
+        self,
+        parsed: Parsed,
+        ordinal: int,
+        *,
+        damaged: bool,
+        place: tuple[int, int] | None = None,
+    ) -> None:
+        """The rows of one record, and what became of it. ``place`` is its offset and length in the
+        file, to be named if the store refuses it."""
+        if place is not None:
+            self._batch.places[self._number, ordinal] = place
         if self.store(parsed, ordinal, self._number, damaged=damaged):
             self._piece.counts.seen += 1
             self._piece.row_lines += 1

@@ -141,13 +141,14 @@ class FileReader:
         except MalformedLine:
             value, damaged = None, False
         if isinstance(value, dict):
-            self._writer.parsed(self._parser.record(value, 0), 0, damaged=damaged)
+            parsed = self._parser.record(value, 0)
+            self._writer.parsed(parsed, 0, damaged=damaged, place=line.place)
             return
         try:
             text, damaged = line.data.decode(), False
         except UnicodeDecodeError:
             text, damaged = line.data.decode("utf-8", "replace"), True
-        self._writer.parsed(self._parser.text(text), 0, damaged=damaged)
+        self._writer.parsed(self._parser.text(text), 0, damaged=damaged, place=line.place)
 
     def _line(self, line: Line) -> None:
         writer = self._writer
@@ -168,7 +169,7 @@ class FileReader:
             return
         if isinstance(value, dict):
             parsed = self._parser.record(value, line.ordinal)
-            writer.parsed(parsed, line.ordinal, damaged=damaged)
+            writer.parsed(parsed, line.ordinal, damaged=damaged, place=line.place)
         elif any(isinstance(leaf, str) and leaf.strip() for leaf in leaves(value)):
             writer.quarantine(_place(line), "not an object")  # no client's record, but a text
         else:
@@ -188,7 +189,7 @@ class FileReader:
             return
         self._writer.start()
         parsed = self._parser.record(value, line.ordinal)
-        self._writer.parsed(parsed, line.ordinal, damaged=damaged)
+        self._writer.parsed(parsed, line.ordinal, damaged=damaged, place=line.place)
         self._add_sessions()
 
     def _end(

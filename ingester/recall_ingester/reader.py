@@ -46,6 +46,11 @@ class Line:
         """The offset of the byte after the line."""
         return self.byte_offset + self.byte_length
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Offset and length."""
+        return self.byte_offset, self.byte_length
+
 
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file for reading; a FIFO or device in its place is refused, not read."""

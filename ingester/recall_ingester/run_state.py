@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
+from recall import __version__
 from recall_ingester.checkpoint import Checkpoint
 from recall_ingester.plan import Claims
 from recall_ingester.sinks import Batch, Sink, Written
@@ -68,6 +69,7 @@ class Pass:
             detail = self.summary.as_json()
         detail |= {
             "state": state,
+            "version": __version__,
             "unreadable": len(self.unreadable),
             "interval_seconds": self.options.interval_seconds,
         }

@@ -46,7 +46,10 @@ def import_files(
                 f"`{path}` is not a file", hint="recall import FILE..., as it was downloaded"
             )
     settings = load_settings()
-    need_server()
+    from recall_ingester.run import feeds_server
+
+    if not feeds_server(settings):
+        need_server()
     if format_name == _RECALL or (format_name is None and _is_recall(files[0])):
         summary = _import_recall(settings, files, dry_run=dry_run)
     else:

@@ -39,17 +39,24 @@ def ingest(
     """Read what is new in the session logs of this machine and store it.
 
     A file that did not change is not opened; of a file that grew only the new bytes are read.
-    Exit code 75 means that another ingester works for this home.
+    Where this machine has joined a server, the server gets it; exit code 69 means that it cannot be
+    reached now. Exit code 75 means that another ingester works for this home.
     """
     if sum([once, every is not None, watch]) > 1:
         raise UsageError("--once, --every and --watch exclude each other")
     settings = load_settings()
-    need_server()
-    from recall_ingester.run import run_every, run_on_change, select_sources
-    from recall_sql.store import open_store
+    from recall_ingester.run import (
+        feeds_server,
+        open_target,
+        run_every,
+        run_on_change,
+        select_sources,
+    )
 
+    if not feeds_server(settings):
+        need_server()
     sources = select_sources(settings, source)
-    with open_store(settings) as url, _stop_on_signal() as stop:
+    with open_target(settings) as url, _stop_on_signal() as stop:
         interval = settings.ingest_every_seconds if watch else every
 
         def one_pass() -> None:
@@ -69,13 +76,14 @@ def ingest(
 
 def pass_with_progress(
     settings: Settings,
-    database_url: str,
+    database_url: str | None,
     sources: list[Selection] | None = None,
     *,
     stop: Event | None = None,
     interval_seconds: float | None = None,
 ) -> Summary:
-    """One pass with a bar on stderr while there is much to read and someone to see it."""
+    """One pass with a bar on stderr while there is much to read and someone to see it. Without a
+    database it goes to the server that this machine feeds."""
     from recall_ingester.run import run_once
 
     identity = load_identity(settings.home, host=settings.host)

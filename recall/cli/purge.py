@@ -11,6 +11,7 @@ import typer
 
 from recall.cli.extras import need_server
 from recall.cli.output import note, print_json, screen
+from recall.cli.own_store import need_own_store
 from recall.cli.running import ingest_lock
 from recall.config import Settings, load_settings
 from recall.errors import NotFoundError, UsageError
@@ -51,6 +52,7 @@ def purge(
     Exit code 4 means that nothing of this source is stored.
     """
     settings = load_settings()
+    need_own_store(settings)
     need_server()
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError("nobody can be asked here", hint="add --yes, or look first with --dry-run")

@@ -11,6 +11,7 @@ import typer
 from recall.cli.extras import need_server
 from recall.cli.ingest import progress_bar
 from recall.cli.output import note, print_json, screen
+from recall.cli.own_store import need_own_store
 from recall.cli.running import ingest_lock
 from recall.config import load_settings
 from recall.errors import NotFoundError, StoreError
@@ -34,6 +35,7 @@ def reparse(
     Messages that come out as before keep their ids; a text that is replaced is kept as taken back.
     """
     settings = load_settings()
+    need_own_store(settings)
     need_server()
     from recall_ingester.exports import SOURCES
     from recall_ingester.reparse import Reparser

@@ -21,6 +21,7 @@ from recall.cli.extras import need_server
 from recall.cli.first_pass import first_pass
 from recall.cli.found import print_found
 from recall.cli.output import note
+from recall.cli.own_store import need_own_store
 from recall.cli.running import log_path, only_one, state_path, stop_leftovers
 from recall.config import Settings, load_settings
 from recall.errors import RecallError
@@ -54,6 +55,7 @@ def up(
     """
     settings = load_settings()
     log.configure(settings.log_level)
+    need_own_store(settings)
     need_server()
     if detach:
         detached.start(settings, ingest=ingest, embed=embed, quiet=quiet)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, get_args
+
+import pytest
+
 from tests.contract import (
     claude_code,
     codex,
@@ -23,6 +27,21 @@ CASES: list[Case] = [
     *notes.CASES,
     *declared.CASES,
     *imports.CASES,
+]
+#: How rows get into a store: straight into the database, or through PostgREST.
+Door = Literal["sql", "http"]
+DOORS: tuple[Door, ...] = get_args(Door)
+#: One case of each shape; how a client is read has nothing to do with the door.
+OVER_HTTP = (
+    "claude-code", "codex", "gemini-cli-json", "vscode-copilot-json", "opencode-database",
+    "opencode-files", "ledger", "memory-markdown", "claude-ai", "recall-jsonl",
+)  # fmt: skip
+#: Cases and doors, for tests that hold for both.
+THROUGH_DOORS: list[Any] = [
+    pytest.param(case, door, id=case.name if door == "sql" else f"{case.name}-over-{door}")
+    for door in DOORS
+    for case in CASES
+    if door == "sql" or case.name in OVER_HTTP
 ]
 #: Cases whose client files stay where they are and are read again and again.
 READ_IN_PASSES = [case for case in CASES if case.way == "pass"]

@@ -19,17 +19,20 @@ from recall_ingester.loop import run_pass
 from recall_ingester.run_state import Options
 from recall_ingester.sinks import Sink
 from recall_ingester.sinks.postgres import PostgresSink
+from recall_ingester.sinks.postgrest import PostgrestSink
 from recall_ingester.sources import get_source
 from recall_ingester.sources.base import Source
 from recall_ingester.summary import Summary
 from recall_sql.connection import connect
 from tests.contract.script import Case
 from tests.db.ingesting import HOST, IDENTITY, MAX_LINE_BYTES, everything
+from tests.db.over_http import Member
 
 TABLES = (
     "session", "message", "message_retracted", "message_text", "prompt", "note", "quarantine",
     "ingest_state", "raw_segment", "raw_blob",
 )  # fmt: skip
+_CLOCK = "{first_seen,stored_at,created_at,read_at,replaced_at,retracted_at,source_missing_at}"
 _NOTES = """
     select id, shelf, path, entry_key, ordinal, session_id, project, title, ts, content,
         fields::text
@@ -70,13 +73,31 @@ class _Lasting(PostgresSink):
     def close(self) -> None:
         pass
 
+    def end(self) -> None:
+        """Give the connection back."""
+        super().close()
+
+
+class _LastingOverHttp(PostgrestSink):
+    """The same over HTTP."""
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        """Close the connection."""
+        super().close()
+
 
 class Store:
     """A migrated database, and passes into it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, member: Member | None = None) -> None:
+        """``member`` is the host that writes over HTTP; without one, the database is written to."""
         self.url = url
-        self._sinks = [_Lasting(url, IDENTITY) for _ in range(3)]
+        self._sinks = [
+            member.make(_LastingOverHttp) if member else _Lasting(url, IDENTITY) for _ in range(3)
+        ]
         self._connection: psycopg.Connection[Any] = connect(
             url, application="tests", autocommit=True
         )
@@ -84,7 +105,7 @@ class Store:
     def close(self) -> None:
         """Give all connections back."""
         for sink in self._sinks:
-            PostgresSink.close(sink)
+            sink.end()
         self._connection.close()
 
     def clear(self) -> None:
@@ -152,6 +173,16 @@ class Store:
         """Every column of every row, the times of storing included."""
         return {
             table: sorted(self._rows(f"select t::text from recall.{table} t")) for table in TABLES
+        }
+
+    def rows_without_clock(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row, without what says when it was stored."""
+        row = f"to_jsonb(t) - '{_CLOCK}'::text[]"
+        for name in ("imported_at", "reconciled_at"):
+            row += f" #- '{{parser_state,{name}}}'"
+        return {
+            table: sorted(self._rows(f"select ({row})::text from recall.{table} t"))
+            for table in TABLES
         }
 
     def texts(self) -> list[tuple[str, Any, bool]]:

@@ -14,11 +14,11 @@ from recall_ingester.exports import SOURCES
 from recall_ingester.sources import all_sources
 from recall_ingester.sources.declared import Declared
 from recall_ingester.summary import Summary
-from tests.contract.cases import CASES
+from tests.contract.cases import CASES, OVER_HTTP, THROUGH_DOORS, Door
 from tests.contract.script import DAY, Case
 from tests.contract.store import Store
 
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_case = pytest.mark.parametrize(("case", "door"), THROUGH_DOORS, indirect=["door"])
 
 _ORDER = """
     select session_key, ordinal, part, id, ts, content from recall.message
@@ -63,20 +63,21 @@ class Outcomes:
 
 
 @pytest.fixture(scope="session")
-def known() -> dict[str, Outcomes]:
+def known() -> dict[tuple[str, Door], Outcomes]:
     """Outcomes of cases that were read already."""
     return {}
 
 
 @pytest.fixture
 def outcomes(
-    known: dict[str, Outcomes],
+    known: dict[tuple[str, Door], Outcomes],
     stores: tuple[Store, Store],
     case: Case,
+    door: Door,
     folder_of: Callable[[Case], Path],
 ) -> Outcomes:
     """What comes of a case; each is read once for all tests."""
-    if case.name not in known:
+    if (case.name, door) not in known:
         folder, (first, second) = folder_of(case), stores
         for state in case.states:
             state(folder)
@@ -85,8 +86,8 @@ def outcomes(
         at_once = _outcome(case, second, second.read(case, folder))
         first.clear()
         once_more = _outcome(case, first, first.read(case, folder))
-        known[case.name] = Outcomes(stepwise, at_once, once_more)
-    return known[case.name]
+        known[case.name, door] = Outcomes(stepwise, at_once, once_more)
+    return known[case.name, door]
 
 
 def _outcome(case: Case, store: Store, summary: Summary) -> Outcome:
@@ -208,6 +209,29 @@ def test_every_line_is_accounted_for(case: Case, outcomes: Outcomes) -> None:
     ]  # fmt: skip
     assert summary.lines_seen > 0
     assert (summary.quarantined, summary.unreadable) == (0, {})
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in OVER_HTTP], ids=lambda case: case.name
+)
+def test_both_doors_leave_the_same_rows(
+    case: Case,
+    folder_of: Callable[[Case], Path],
+    _stores_by_sql: tuple[Store, Store],
+    _stores_over_http: tuple[Store, Store],
+) -> None:
+    straight, over_http = _stores_by_sql[0], _stores_over_http[0]
+    straight.clear()
+    over_http.clear()
+    folder = folder_of(case)
+    for state in case.states:
+        state(folder)
+        straight.read(case, folder)
+        over_http.read(case, folder)
+        wanted, found = straight.rows_without_clock(), over_http.rows_without_clock()
+        for table, rows in wanted.items():
+            assert found[table] == rows, table
+    assert sum(map(len, wanted.values())) > 0
 
 
 def test_every_source_has_a_case() -> None:

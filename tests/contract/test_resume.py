@@ -15,7 +15,7 @@ import pytest
 from recall.errors import SourceError
 from recall_ingester.sinks import Batch, Written
 from recall_ingester.sinks.postgres import PostgresSink
-from tests.contract.cases import CASES, IN_DATABASES, IN_FILES
+from tests.contract.cases import CASES, IN_DATABASES, IN_FILES, THROUGH_DOORS
 from tests.contract.script import Case, run_sql
 from tests.contract.store import Store
 from tests.db.ingesting import IDENTITY
@@ -120,7 +120,7 @@ def test_database_that_was_read_between_two_commits_is_completed(
         check_same(store, wanted, f"after {committed} of {len(case.statements)} commits")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "door"), THROUGH_DOORS, indirect=["door"])
 def test_smallest_batches_leave_what_one_batch_leaves(
     case: Case,
     folder_of: Callable[[Case], Path],

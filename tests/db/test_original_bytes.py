@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from recall.errors import StoreError
 from recall.keys import path_key
 from recall_ingester.original import SPAN_BYTES
+from recall_sql.connection import connect
 from tests.db.ingesting import ingest, rows
 
 
@@ -149,15 +151,13 @@ def test_file_read_before_bytes_were_kept_is_completed_by_the_next_pass(
 
 
 def test_bytes_and_rows_are_stored_together_or_not_at_all(
-    database: str, root: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    database: str, root: Path, log: Path
 ) -> None:
     log.write_bytes(line(1, "one"))
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("before the checkpoint")
-
-    monkeypatch.setattr("recall_ingester.sinks.postgres.states_of", fail)
-    with pytest.raises(RuntimeError):
+    # The checkpoint is the last thing that a batch stores.
+    with connect(database, application="tests") as connection:
+        connection.execute("alter table recall.ingest_state add constraint refused check (false)")
+    with pytest.raises(StoreError, match="refused"):
         ingest(database, root)
     for table in ("raw_blob", "raw_segment", "message", "ingest_state"):
         assert rows(database, f"select count(*) from recall.{table}") == [(0,)]

@@ -39,15 +39,6 @@ class Piece:
     #: False for rows out of quarantined lines, which are counted as quarantined already.
     counted: bool = True
 
-    def settled(self, stored: int) -> Counts:
-        """The counts of the piece once the store has told how many lines brought something new."""
-        counts = Counts()
-        counts.add(self.counts)
-        if self.counted:
-            counts.stored += stored
-            counts.merged += self.row_lines - stored
-        return counts
-
 
 @dataclass(slots=True)
 class Batch:
@@ -66,6 +57,8 @@ class Batch:
     notes: list[tuple[int, NoteRow]] = field(default_factory=list)
     quarantine: list[QuarantineRow] = field(default_factory=list)
     raw: list[RawSpan] = field(default_factory=list)
+    #: By piece and ordinal: offset and length in the file, where the record has such a place.
+    places: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     content_chars: int = 0
     raw_bytes: int = 0
 
@@ -76,7 +69,7 @@ class Batch:
         """Make room for the next rows, after the store has these."""
         for rows in (
             self.pieces, self.sessions, self.messages, self.taken_back, self.prompts, self.notes,
-            self.quarantine, self.raw,
+            self.quarantine, self.raw, self.places,
         ):  # fmt: skip
             rows.clear()
         self.content_chars = self.raw_bytes = 0

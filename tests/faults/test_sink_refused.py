@@ -1,0 +1,130 @@
+"""Rows that the store refuses: each is found, quarantined with its place, and costs no other."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from recall.errors import StoreError
+from recall.records import MessageRow
+from recall_ingester.pipeline import RowBuilder
+from tests.db.ingesting import contents, rows
+from tests.faults.sink_bench import Bench, line, log
+
+_COUNTS = """
+    select lines_seen, lines_stored, lines_merged, lines_quarantined, lines_skipped
+    from recall.ingest_state where path = %s
+"""
+_QUARANTINE = """
+    select path, byte_offset, byte_length, ordinal, reason, sha256, raw, salvaged
+    from recall.quarantine order by path, byte_offset
+"""
+
+
+@pytest.fixture
+def unclean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts with NUL reach the store, as those of a version with a mistake would."""
+    monkeypatch.setattr("recall_ingester.pipeline.clean", lambda text: (text, False))
+
+
+@pytest.mark.usefixtures("unclean")
+def test_one_bad_row_of_five_hundred_is_quarantined(bench: Bench) -> None:
+    path = log(bench.folder)
+    lines = [line("bad \0" if n == 333 else f"good {n}", n) for n in range(600)]
+    path.write_bytes(b"".join(lines))
+    summary = bench.read()
+    assert (summary.stored, summary.quarantined, summary.messages) == (615, 1, 615)
+    assert rows(bench.database, _COUNTS, str(path)) == [(600, 599, 0, 1, 0)]
+    text = b"bad \0"
+    assert rows(bench.database, _QUARANTINE) == [
+        (
+            str(path), len(b"".join(lines[:333])), len(lines[333]), 333,
+            "refused by the store (22P05)", hashlib.sha256(text).digest(), text, False,
+        )
+    ]  # fmt: skip
+    assert bench.member.errors.as_json()["22P05"] <= 12  # halves, not row by row
+    again = bench.read()
+    assert (again.files_opened, again.lines_seen) == (0, 0)
+
+
+@pytest.mark.usefixtures("unclean")
+def test_the_rest_of_a_line_with_a_bad_part_is_stored(bench: Bench) -> None:
+    path = log(bench.folder)
+    more = {"type": "text", "text": "the good half"}
+    path.write_bytes(line("one", 1) + line("\0", 2, more) + line("three", 3))
+    summary = bench.read()
+    assert (summary.stored, summary.quarantined, summary.messages) == (18, 1, 19)
+    assert rows(bench.database, _COUNTS, str(path)) == [(3, 2, 0, 1, 0)]
+    assert "the good half" in contents(bench.database)
+    assert [row[-1] for row in rows(bench.database, _QUARANTINE)] == [True]
+
+
+@pytest.mark.usefixtures("unclean")
+def test_a_file_that_grows_behind_a_bad_row_goes_on(bench: Bench) -> None:
+    path = log(bench.folder)
+    path.write_bytes(line("\0", 1))
+    bench.read()
+    with path.open("ab") as file:
+        file.write(line("good", 2))
+    assert bench.read().stored == 1
+    assert rows(bench.database, _COUNTS, str(path)) == [(2, 1, 0, 1, 0)]
+    assert len(rows(bench.database, _QUARANTINE)) == 1
+
+
+def test_bad_keys_and_bad_documents_cost_their_row(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key is refused before anybody asks what changed, a document after it."""
+    path = log(bench.folder)
+    path.write_bytes(b"".join(line(f"word {n}", n) for n in range(40)))
+    make = RowBuilder._message
+
+    def odd(*given: Any, **named: Any) -> MessageRow:
+        row = make(*given, **named)
+        return replace(row, role="nobody") if row.content == "word 7" else row
+
+    monkeypatch.setattr(RowBuilder, "_message", odd)
+    monkeypatch.setattr(
+        "recall_ingester.sinks.postgrest_rows.documents",
+        lambda text: iter(["\0" if text == "word 9" else f"{text}\n"]),
+    )
+    summary = bench.read()
+    assert (summary.stored, summary.quarantined) == (54, 2)
+    found = [(row[3], row[4]) for row in rows(bench.database, _QUARANTINE)]
+    assert found == [
+        (7, "refused by the store (23514)"),
+        (9, "refused by the store (22P05)"),
+    ]
+    assert not {"word 7", "word 9"} & set(contents(bench.database))
+
+
+@pytest.mark.usefixtures("unclean")
+def test_a_session_that_is_refused_takes_its_lines_with_it(bench: Bench) -> None:
+    path = log(bench.folder)
+    path.write_bytes(path.read_bytes() + line("\0title", 9))
+    with path.open("ab") as file:
+        file.write(b'{"type":"summary","summary":"bad \\u0000 title","leafUuid":"x"}\n')
+    path.write_bytes(path.read_bytes().replace(b"/home/dev/shop", b"/home/dev/\\u0000"))
+    summary = bench.read()
+    assert summary.stored == 16
+    assert summary.lines_seen == 16 + summary.quarantined + summary.merged + summary.skipped
+    assert summary.quarantined >= 9
+    assert rows(bench.database, "select count(*) from recall.session") == [(2,)]
+
+
+def test_a_store_that_refuses_everything_is_no_quarantine(bench: Bench) -> None:
+    path = log(bench.folder)
+    for number in (1, 2):
+        log(bench.folder, number).unlink()  # a few bad rows may be bad rows
+    path.write_bytes(b"".join(line(f"word {n}", n) for n in range(100)))
+    bench.served.switches.answer(400, code="23514", path="/incoming_message", times=None)
+    with pytest.raises(StoreError, match="refuses what it is sent"):
+        bench.read()
+    assert rows(bench.database, "select count(*) from recall.quarantine") == [(0,)]
+    assert rows(bench.database, _COUNTS, str(path)) == []
+    bench.served.switches.clear()
+    bench.read()
+    bench.check()
