@@ -9,10 +9,8 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -181,57 +179,21 @@ def _patterns(where: str) -> str:
 
 def metrics_page() -> str:
     """Every metric that ``/metrics`` can show."""
+    from recall_api.metrics import Metrics
+
     lines = ["# Metrics", "", _MADE]
     lines += [
         "`GET /metrics` answers in the text format of Prometheus. No label ever holds content.",
+        "[Operations](../operations.md) says what to look at, and has those of the embedder too.",
         "",
         "| metric | type | labels | |",
         "|---|---|---|---|",
     ]
-    for name, kind, labels, about in sorted(_metrics()):
-        named = ", ".join(f"`{label}`" for label in labels)
-        lines.append(f"| `{name}` | {kind} | {named} | {_cell(about)} |")
+    for family in Metrics(list).families():
+        named = ", ".join(f"`{label}`" for label in family.labels)
+        about = _cell(family.about)
+        lines.append(f"| `{family.name}` | {family.kind} | {named} | {about} |")
     return "\n".join(lines) + "\n"
-
-
-class _AnyRow(dict[str, Any]):
-    """A row of a store that holds nothing, with whatever column is asked for."""
-
-    def __missing__(self, column: str) -> str:
-        return "1"
-
-
-def _metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
-    from recall_api import metrics
-
-    for item in vars(metrics.Metrics(list)).values():
-        if hasattr(item, "_documentation"):
-            yield (
-                _exposed(item._name, item._type),
-                item._type,
-                item._labelnames,
-                item._documentation,
-            )
-    rows: list[dict[str, Any]] = [_AnyRow()]
-    empty: Callable[..., Any] = lambda *_args, **_named: []  # noqa: E731
-    nothing: dict[str, Any] = defaultdict(int, {"estimated": []})
-    with (
-        patch.object(metrics, "reading", lambda _pool: nullcontext()),
-        patch.object(metrics, "fetch", lambda *_args: rows),
-        patch.object(metrics, "list_sources", empty),
-        patch.object(metrics, "list_components", empty),
-        patch.object(metrics, "list_embedding", empty),
-        patch.object(metrics, "get_totals", lambda _connection: nothing),
-        patch.object(metrics, "current_version", lambda _connection: 1),
-    ):
-        families: list[Any] = metrics.collect_store(None, interval_seconds=1)  # type: ignore[arg-type]
-    for family in families:
-        name = _exposed(family.name, family.type)
-        yield name, family.type, tuple(family._labelnames), family.documentation
-
-
-def _exposed(name: str, kind: str) -> str:
-    return f"{name}_total" if kind == "counter" else name
 
 
 PAGES: dict[str, Callable[[], str]] = {

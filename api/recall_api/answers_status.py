@@ -54,6 +54,23 @@ class Embedding(BaseModel):
     eta_seconds: int | None = Field(description="Null while nothing moves.")
 
 
+class HostStatus(BaseModel):
+    """A machine that stores something here, by the last beat of its ingester."""
+
+    host: str
+    first_seen: Moment | None
+    beat_at: Moment | None = Field(description="Null for a machine that never reported.")
+    age_seconds: float | None
+    stale_after_seconds: float
+    silent: bool = Field(description="Whether it was not heard of within its time limit.")
+    version: str | None = Field(description="Of Recall, on that machine.")
+    state: Literal["reading", "waiting"] | None
+    sources: list[str] = Field(description="What its last pass found.")
+    sink_errors: dict[str, int] = Field(
+        description="Errors of its last pass when it stored what it had read, by code."
+    )
+
+
 class SourceStatus(BaseModel):
     """What came from one client on one machine."""
 
@@ -66,12 +83,21 @@ class SourceStatus(BaseModel):
     notes: int
     newest_message: Moment | None
     newest_read: Moment | None
+    newest_sync: Moment | None = Field(
+        description="When it was last known to be read to its end, or a file of it was read."
+    )
+    lag_seconds: float | None = Field(
+        description="How long ago that is; null for what no pass of the machine reads."
+    )
     lines_seen: int
     lines_stored: int
     lines_merged: int
     lines_quarantined: int
     lines_skipped: int
     lines_add_up: bool = Field(description="Whether every line seen is accounted for.")
+    bytes_read: int = Field(description="Of the files as they are now, unpacked.")
+    bytes_kept: int = Field(description="Of these, what is kept as it was written.")
+    bytes_quarantined: int
     quarantined: int
 
 
@@ -122,6 +148,7 @@ class StatusAnswer(BaseModel):
     totals: Totals
     components: list[Component]
     embedding: list[Embedding]
+    hosts: list[HostStatus]
     sources: list[SourceStatus]
     problems: Problems
 

@@ -18,13 +18,17 @@ from starlette.responses import Response
 
 from recall import __version__
 from recall.config import Settings
-from recall.errors import RecallError
+from recall.errors import AccessError, ClaimError, RecallError
 from recall_api import answers, answers_status
-from recall_api.access import AccessMiddleware, Policy
+from recall_api.access import Policy
+from recall_api.admission import AccessMiddleware
 from recall_api.boundary import Boundary
+from recall_api.forward import Forwarder
 from recall_api.health import check_health
+from recall_api.join import Failures, JoinAnswer, JoinRequest, join
 from recall_api.messages import get_message, list_messages
-from recall_api.metrics import CONTENT_TYPE, Metrics, collect_store
+from recall_api.metrics import CONTENT_TYPE, Metrics
+from recall_api.metrics_store import collect_store
 from recall_api.models import (
     LedgerParams,
     MemoriesParams,
@@ -42,12 +46,17 @@ from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
 from recall_api.sessions import get_session, list_sessions
 from recall_api.status import get_status
-from recall_sql.connection import open_pool
+from recall_api.tokens import Tokens, no_secret
+from recall_sql.connection import open_pool, translate_errors
 
 #: Connections to the database; requests above that wait briefly and then get 503.
 _POOL_SIZE = 10
 #: A statement of a search ends by itself this much after the time that the search may take.
 _GRACE_SECONDS = 2.0
+#: How long joining waits for a connection.
+_POOL_SECONDS = 5.0
+#: From the end of the body to the end of the answer: PostgREST, or a search and a slow line.
+_ANSWER_SECONDS = 90.0
 
 _DESCRIPTION = """\
 Reads the session logs of coding agents that Recall has collected.
@@ -57,7 +66,7 @@ Reads the session logs of coding agents that Recall has collected.
 - A filter can be given several times; its values are alternatives.
 - An unknown parameter is an error.
 - Every error is `application/problem+json` with a `hint`.
-- Only private addresses are answered, only GET and HEAD, and nothing that came through a proxy.
+- From private addresses nothing but the question is needed, from others the token of a host.
 """
 
 
@@ -69,13 +78,15 @@ class Service:
     database_url: str
     metrics: Metrics = field(init=False)
     vectors: QueryVectors = field(init=False)
+    forwarder: Forwarder = field(init=False)
+    failures: Failures = field(default_factory=Failures)
     started: float = field(default_factory=time.monotonic)
     _pool: ConnectionPool[Connection] | None = None
 
     def __post_init__(self) -> None:
-        interval = self.settings.ingest_every_seconds
         self.vectors = QueryVectors(self.settings)
-        self.metrics = Metrics(lambda: collect_store(self.pool, interval_seconds=interval))
+        self.forwarder = Forwarder(self.settings.rest_url)
+        self.metrics = Metrics(lambda: collect_store(self.database_url, self.settings))
 
     @property
     def pool(self) -> ConnectionPool[Connection]:
@@ -93,8 +104,9 @@ class Service:
             statement_timeout_seconds=limit,
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections."""
+        await self.forwarder.close()
         if self._pool is not None:
             self._pool.close()
 
@@ -110,7 +122,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        max_body_size=0,
         lifespan=_lifespan(service),
         responses=_error_responses(),
     )
@@ -119,7 +130,12 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_routes(app)
-    app.add_middleware(AccessMiddleware, policy=Policy.of(settings))
+    app.add_middleware(
+        AccessMiddleware,
+        policy=Policy.of(settings),
+        tokens=Tokens(settings.jwt_secret, lambda: service.pool),
+        answer_seconds=_ANSWER_SECONDS + settings.search_timeout_seconds,
+    )
     app.add_middleware(Boundary, metrics=service.metrics)
     return app
 
@@ -133,7 +149,7 @@ def _lifespan(
         try:
             yield
         finally:
-            service.close()
+            await service.close()
 
     return run
 
@@ -142,7 +158,8 @@ def _error_responses() -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": answers.ProblemDocument.model_json_schema()}}
     about: dict[int | str, str] = {
         400: "A parameter is missing, unknown or out of range.",
-        403: "The address, the `Host` header or a proxy is not allowed.",
+        401: "The address needs a token, or the token does not count any more.",
+        403: "The `Host` header, the site or a proxy is not allowed.",
         429: "Too many requests of this address at once.",
         503: "The store cannot be reached now; `Retry-After` says when to ask again.",
         504: "The time limit was reached.",
@@ -218,6 +235,9 @@ def _add_routes(app: FastAPI) -> None:
     add("/status", _get_status, answers_status.StatusAnswer)
     add("/health", _check_health, answers_status.HealthAnswer, responses=unhealthy)
     add("/metrics", _get_metrics, None)
+    taken = {409: {"description": "The name or the installation is taken."}}
+    add("/join", _join, JoinAnswer, methods=["POST"], responses=taken)
+    app.add_route("/rest/{path:path}", _forward, ["GET", "POST"], include_in_schema=False)
 
 
 def _search(service: _Service, params: Annotated[SearchParams, Query()]) -> Response:
@@ -231,9 +251,7 @@ def _search(service: _Service, params: Annotated[SearchParams, Query()]) -> Resp
             budget_seconds=service.settings.search_timeout_seconds,
             vectors=service.vectors,
         )
-    service.metrics.observe_search(
-        answer["mode_used"], time.monotonic() - started, degraded=answer["degraded"]
-    )
+    service.metrics.observe_search(answer, time.monotonic() - started)
     return _json(answer)
 
 
@@ -295,6 +313,7 @@ def _check_health(service: _Service) -> Response:
         service.database_url,
         interval_seconds=service.settings.ingest_every_seconds,
         running_seconds=time.monotonic() - service.started,
+        ingests_here=service.settings.rest_url is None,
     )
     return _json(answer, 200 if answer["ok"] else 503)
 
@@ -302,3 +321,28 @@ def _check_health(service: _Service) -> Response:
 def _get_metrics(service: _Service) -> Response:
     """Metrics in the text format of Prometheus."""
     return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def _join(service: _Service, request: Request, body: JoinRequest) -> Response:
+    """Turn the code of `recall token create` into the token of a machine."""
+    secret = service.settings.jwt_secret
+    if secret is None:
+        return no_secret().response()
+    share = request.scope["recall.share"]
+    if wait := service.failures.wait_seconds(share):
+        later = {"Retry-After": str(round(wait) + 1)}
+        return Problem(
+            429, "too-many-requests", "this address failed to join too often",
+            f"try again in {round(wait / 60) + 1} minutes", headers=later,
+        ).response()  # fmt: skip
+    try:
+        with translate_errors(), service.pool.connection(_POOL_SECONDS) as connection:
+            return _json(join(connection, secret, body))
+    except (AccessError, ClaimError):
+        service.failures.add(share)
+        raise
+
+
+async def _forward(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return await service.forwarder.forward(request, request.path_params["path"])

@@ -1,47 +1,172 @@
-"""Prometheus metrics: what this process counts, and what the store says when it is asked.
+"""Prometheus metrics: what they are, and what this process counts itself.
 
 Labels are names of routes, hosts, sources and tables; never a query, a path or any other content.
+Their number is bounded, whatever a client sends. What the store is asked for is collected in
+:mod:`recall_api.metrics_store`.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
-from psycopg import sql
-from psycopg_pool import ConnectionPool
 
-from recall.errors import StoreError
-from recall_api.embedding import list_embedding
-from recall_api.reading import Answer, Connection, fetch, reading
-from recall_api.status import get_totals, list_components, list_sources
-from recall_sql.loader import load
-from recall_sql.migrate import current_version
-
-_log = logging.getLogger(__name__)
+from recall_api.reading import Answer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Scrapes closer together than this get the same answer from the store.
-CACHE_SECONDS = 5.0
+CACHE_SECONDS = 15.0
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_PER_SOURCE = ("host", "source")
-_OUTCOMES = ("stored", "merged", "quarantined", "skipped")
+
+#: A metric, the values of its labels, and its value; without a value there is no sample.
+Sample = tuple[str, tuple[str, ...], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric as it is documented."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    about: str
+
+
+_SOURCE = ("host", "source")
+_MODEL = ("generation", "model")
+#: By name: everything that is measured in the store or on its volume, with its labels.
+STORE: dict[str, tuple[tuple[str, ...], str]] = {
+    "recall_database_up": ((), "Whether the store answered this scrape."),
+    "recall_collector_up": (
+        ("collector",),
+        "Whether a part of the metrics of the store could be collected.",
+    ),
+    "recall_host_up": (("host",), "Whether a machine was heard of within its time limit."),
+    "recall_host_beat_age_seconds": (
+        ("host",),
+        "Time since the ingester of a machine last reported.",
+    ),
+    "recall_host_info": (("host", "version"), "Version of Recall on a machine; always 1."),
+    "recall_sink_errors": (
+        ("host", "code"),
+        "Errors of the last pass of a machine when it stored what it had read, by code.",
+    ),
+    "recall_ingest_lag_seconds": (
+        _SOURCE,
+        "Time since a source was last known to be read to its end; only of what passes read.",
+    ),
+    "recall_newest_message_age_seconds": (
+        _SOURCE,
+        "Age of the newest message; it grows while nobody works, too.",
+    ),
+    "recall_last_read_age_seconds": (_SOURCE, "Time since a file was last read."),
+    "recall_ingest_lines": (
+        (*_SOURCE, "outcome"),
+        "Lines of the session logs as they are now, by what became of them; less after a log was "
+        "rewritten.",
+    ),
+    "recall_ingest_bytes": (
+        (*_SOURCE, "outcome"),
+        "Bytes of the session logs as they are now: read, kept as they were written, quarantined.",
+    ),
+    "recall_files": (_SOURCE, "Session log files known."),
+    "recall_files_missing": (
+        _SOURCE,
+        "Session log files that are gone from their machine; what was read is kept.",
+    ),
+    "recall_files_unreadable": (
+        _SOURCE,
+        "Files and folders that could not be read the last time.",
+    ),
+    "recall_quarantined_spans": (
+        _SOURCE,
+        "Spans of session logs that could not be read as a record.",
+    ),
+    "recall_component_heartbeat_age_seconds": (
+        ("component",),
+        "Time since a component last said that it is alive.",
+    ),
+    "recall_component_up": (
+        ("component",),
+        "Whether a component was heard of within its time limit.",
+    ),
+    "recall_component_processes": (
+        ("component",),
+        "Processes of a component that were heard of within their time limit.",
+    ),
+    "recall_passages": (
+        (*_MODEL, "state"),
+        "Passages by whether they have a vector; large numbers are the planner's estimate.",
+    ),
+    "recall_passages_embedded_share": (
+        _MODEL,
+        "Of all passages, those that have a vector; an estimate.",
+    ),
+    "recall_uncut_entries": (_MODEL, "Entries that are not cut into passages yet."),
+    "recall_embedding_failed_sessions": (_MODEL, "Sessions that could not be cut into passages."),
+    "recall_embedding_passages_per_minute": (
+        (),
+        "Passages that all embedders together store in a minute, as they report it.",
+    ),
+    "recall_rows": (
+        ("entity",),
+        "Rows in the store; large numbers are the planner's estimate.",
+    ),
+    "recall_schema_version": ((), "Version of the schema."),
+    "recall_database_size_bytes": ((), "Size of the database."),
+    "recall_relation_size_bytes": (
+        ("relation", "type"),
+        "Size of a table with its out-of-line values, or of an index.",
+    ),
+    "recall_index_bloat_bytes": (
+        ("relation",),
+        "What a btree index of over 10 MiB takes beyond a new one; an estimate.",
+    ),
+    "recall_text_index_pending_pages": ((), "Pages of the pending list of the text index."),
+    "recall_table_live_rows": (("relation",), "Rows of a table by the statistics."),
+    "recall_table_dead_rows": (("relation",), "Rows of a table that vacuum has to remove yet."),
+    "recall_table_vacuum_age_seconds": (
+        ("relation",),
+        "Time since a table was vacuumed; nothing for one that never was.",
+    ),
+    "recall_database_connections": (("state",), "Connections of clients by what they do."),
+    "recall_database_connections_limit": ((), "Connections that the server allows."),
+    "recall_database_oldest_transaction_seconds": (
+        (),
+        "Age of the oldest open transaction; vacuum removes nothing that it can see.",
+    ),
+    "recall_database_idle_in_transaction_seconds": (
+        (),
+        "Time for which a connection has held a transaction open and done nothing.",
+    ),
+    "recall_backups": ((), "Backups that are kept."),
+    "recall_backup_age_seconds": (
+        (),
+        "Time since the newest backup began; without one, since the store was made.",
+    ),
+    "recall_backup_verified_age_seconds": (
+        (),
+        "Time since a backup was last restored for a test; without that, since the store was made.",
+    ),
+    "recall_backup_size_bytes": ((), "Size of the newest backup."),
+    "recall_volume_free_bytes": (
+        ("volume",),
+        "Free space where the database or its backups are, for users other than root.",
+    ),
+    "recall_volume_size_bytes": (("volume",), "Size of the volume of the database or backups."),
+}
 
 
 class Metrics:
     """The metrics of one API process, in a registry of its own."""
 
-    def __init__(self, collect: Callable[[], list[Metric]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Sample]]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -59,8 +184,8 @@ class Metrics:
         )
         self._degraded = Counter(
             "recall_searches_degraded",
-            "Searches that answered with less than they were asked for.",
-            ("mode",),
+            "Searches that answered with less than they were asked for, by the gravest reason.",
+            ("mode", "reason"),
             registry=self._registry,
         )
         self._registry.register(_Cached(collect))
@@ -69,21 +194,54 @@ class Metrics:
         """One answer; ``route`` is the template of the path."""
         self._requests.labels(route, str(status)).inc()
 
-    def observe_search(self, mode: str, seconds: float, *, degraded: bool) -> None:
+    def observe_search(self, answer: Answer, seconds: float) -> None:
         """One search that was answered."""
+        mode = answer["mode_used"]
         self._searches.labels(mode).observe(seconds)
-        if degraded:
-            self._degraded.labels(mode).inc()
+        if answer["degraded"]:
+            self._degraded.labels(mode, degraded_by(answer["reasons"])).inc()
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
         return generate_latest(self._registry)
 
+    def families(self) -> list[Family]:
+        """Every metric that can be shown, by name."""
+        own = [
+            Family(
+                _exposed(item._name, item._type), item._type, item._labelnames, item._documentation
+            )
+            for item in (self._requests, self._searches, self._degraded)
+        ]
+        stored = [Family(name, "gauge", labels, about) for name, (labels, about) in STORE.items()]
+        return sorted([*own, *stored], key=lambda family: family.name)
+
+
+def _exposed(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name
+
+
+#: How the reasons in an answer of a search begin or go on, the gravest first.
+_DEGRADED = (
+    ("time_limit", ("searched back to ", "the time was over ")),
+    ("no_vectors", ("by words only: ",)),
+    ("vectors_incomplete", (" of the passages have vectors ",)),
+)
+
+
+def degraded_by(reasons: Iterable[str]) -> str:
+    """The gravest reason of a degraded answer as one word; the text itself is no label."""
+    told = list(reasons)
+    for word, parts in _DEGRADED:
+        if any(part in reason for part in parts for reason in told):
+            return word
+    return "other"
+
 
 class _Cached(Collector):
     """What a function collected, kept for a moment; one thread asks and the others wait."""
 
-    def __init__(self, collect: Callable[[], list[Metric]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Sample]]) -> None:
         self._collect = collect
         self._lock = threading.Lock()
         self._kept: list[Metric] = []
@@ -97,171 +255,18 @@ class _Cached(Collector):
         """The metrics of the store, at most ``CACHE_SECONDS`` old."""
         with self._lock:
             if time.monotonic() - self._kept_at >= CACHE_SECONDS:
-                self._kept = self._collect()
+                self._kept = _gauges(self._collect())
                 self._kept_at = time.monotonic()
             return iter(self._kept)
 
 
-def collect_store(pool: ConnectionPool[Connection], *, interval_seconds: float) -> list[Metric]:
-    """Ask the store. If it does not answer, ``recall_database_up`` is 0 and the rest is missing."""
-    up = GaugeMetricFamily("recall_database_up", "Whether the store answered this scrape.")
-    try:
-        with reading(pool) as connection:
-            components = list_components(connection, interval_seconds=interval_seconds)
-            metrics = [
-                *_sources(list_sources(connection)),
-                *_components(components),
-                *_sizes(connection, components),
-            ]
-        with reading(pool) as connection:
-            metrics += _pending(connection)
-    except StoreError as error:
-        _log.warning("store not measured", extra={"reason": error.message})
-        up.add_metric((), 0)
-        return [up]
-    up.add_metric((), 1)
-    return [up, *metrics]
-
-
-def _gauge(
-    name: str, about: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], Any]]
-) -> Metric:
-    family = GaugeMetricFamily(name, about, labels=labels)
-    for values, number in rows:
-        if number is not None:
-            family.add_metric(values, float(number))
-    return family
-
-
-def _sources(rows: list[Answer]) -> Iterator[Metric]:
-    lines = CounterMetricFamily(
-        "recall_ingest_lines",
-        "Lines read from session logs by what became of them.",
-        labels=(*_PER_SOURCE, "outcome"),
-    )
-    for row in rows:
-        for outcome in _OUTCOMES:
-            lines.add_metric((row["host"], row["source"], outcome), row[f"lines_{outcome}"])
-    yield lines
-    for name, about, measure in (
-        ("recall_files", "Session log files known.", lambda row: row["files"]),
-        (
-            "recall_files_missing",
-            "Session log files that are gone from their machine; what was read is kept.",
-            lambda row: row["missing_files"],
-        ),
-        (
-            "recall_files_unreadable",
-            "Files and folders that could not be read the last time.",
-            lambda row: row["unreadable_files"],
-        ),
-        (
-            "recall_quarantined_spans",
-            "Spans of session logs that could not be read as a record.",
-            lambda row: row["quarantined"],
-        ),
-        (
-            "recall_newest_message_age_seconds",
-            "Age of the newest message; it grows while nobody works, too.",
-            lambda row: _age(row["newest_message"]),
-        ),
-        (
-            "recall_last_read_age_seconds",
-            "Time since a file was last read.",
-            lambda row: _age(row["newest_read"]),
-        ),
-    ):
-        values = [((row["host"], row["source"]), measure(row)) for row in rows]
-        yield _gauge(name, about, _PER_SOURCE, values)
-
-
-def _age(moment: str | None) -> float | None:
-    if moment is None:
-        return None
-    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
-
-
-def _components(rows: list[Answer]) -> Iterator[Metric]:
-    by_name = [(name, list(group)) for name, group in groupby(rows, key=itemgetter("component"))]
-    yield _gauge(
-        "recall_component_heartbeat_age_seconds",
-        "Time since a component last said that it is alive.",
-        ("component",),
-        [((name,), min(row["age_seconds"] for row in group)) for name, group in by_name],
-    )
-    yield _gauge(
-        "recall_component_up",
-        "Whether a component was heard of within its time limit.",
-        ("component",),
-        [((name,), not all(row["stale"] for row in group)) for name, group in by_name],
-    )
-    yield _gauge(
-        "recall_component_processes",
-        "Processes of a component that were heard of within their time limit.",
-        ("component",),
-        [((name,), sum(not row["stale"] for row in group)) for name, group in by_name],
-    )
-
-
-_PASSAGES = ("embedded", "waiting", "failed")
-
-
-def _embedding(rows: list[Answer]) -> Iterator[Metric]:
-    labels = ("generation", "model")
-    passages = GaugeMetricFamily(
-        "recall_passages",
-        "Passages by whether they have a vector; large numbers are the planner's estimate.",
-        labels=(*labels, "state"),
-    )
-    for row in rows:
-        for state in _PASSAGES:
-            passages.add_metric((str(row["number"]), row["model"], state), row[state])
-    yield passages
-    yield _gauge(
-        "recall_passages_embedded_share",
-        "Of all passages, those that have a vector; an estimate.",
-        labels,
-        [((str(row["number"]), row["model"]), row["share"]) for row in rows],
-    )
-
-
-def _sizes(connection: Connection, components: list[Answer]) -> Iterator[Metric]:
-    statements = load("status")
-    size = fetch(connection, statements["database"], {})[0]["size_bytes"]
-    yield _gauge("recall_database_size_bytes", "Size of the database.", (), [((), size)])
-    yield _gauge(
-        "recall_relation_size_bytes",
-        "Size of a table with its out-of-line values, or of an index.",
-        ("relation", "type"),
-        [
-            ((row["name"], row["kind"]), row["size_bytes"])
-            for row in fetch(connection, statements["relations"], {})
-        ],
-    )
-    totals = get_totals(connection)
-    totals.pop("estimated")
-    entries = totals["messages"] + totals["notes"]
-    yield from _embedding(list_embedding(connection, entries=entries, components=components))
-    yield _gauge(
-        "recall_rows",
-        "Rows in the store; large numbers are the planner's estimate.",
-        ("entity",),
-        [((name,), number) for name, number in totals.items()],
-    )
-    version = current_version(connection)
-    yield _gauge("recall_schema_version", "Version of the schema.", (), [((), version)])
-
-
-def _pending(connection: Connection) -> list[Metric]:
-    """Pages of the text index that a search still has to read one by one; needs pgstattuple."""
-    schemas = fetch(connection, load("status")["pgstattuple"], {})
-    if not schemas:
-        return []
-    statement = sql.SQL(
-        "select p.pending_pages from to_regclass('recall.message_text_tsv') i (name)"
-        " cross join lateral {}.pgstatginindex(i.name) p where i.name is not null"
-    ).format(sql.Identifier(schemas[0]["name"]))
-    found = fetch(connection, statement, {})  # a first large pass has no text index yet
-    about = "Pages of the pending list of the text index."
-    samples = [((), row["pending_pages"]) for row in found]
-    return [_gauge("recall_text_index_pending_pages", about, (), samples)]
+def _gauges(samples: Iterable[Sample]) -> list[Metric]:
+    families: dict[str, GaugeMetricFamily] = {}
+    for name, values, number in samples:
+        if number is None:
+            continue
+        if name not in families:
+            labels, about = STORE[name]
+            families[name] = GaugeMetricFamily(name, about, labels=labels)
+        families[name].add_metric(values, float(number))
+    return list(families.values())

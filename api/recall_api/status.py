@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from recall_api.embedding import list_embedding
@@ -13,6 +14,12 @@ from recall_sql.migrate import current_version, latest_version
 STALE_SECONDS = 180.0
 #: From this many rows on, the number of rows is the planner's estimate and not counted.
 _ESTIMATE_FROM = 500_000
+#: What an ingester says that it does.
+_STATES = ("reading", "waiting")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
+#: SQLSTATE, a code of PostgREST, a status of HTTP, or a word for what never got an answer.
+_CODE = re.compile(r"[A-Za-z0-9_-]{1,24}")
+_MOST_CODES = 20
 _TABLES = {
     "sessions": "session",
     "messages": "message",
@@ -32,6 +39,7 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
     listed = {"limit": problems}
     totals = get_totals(connection)
     components = list_components(connection, interval_seconds=interval_seconds)
+    hosts = list_hosts(connection, interval_seconds=interval_seconds)
     return {
         "schema_version": current_version(connection),
         "schema_expected": latest_version(),
@@ -42,7 +50,8 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
         "embedding": list_embedding(
             connection, entries=totals["messages"] + totals["notes"], components=components
         ),
-        "sources": list_sources(connection),
+        "hosts": hosts,
+        "sources": list_sources(connection, hosts),
         "problems": {
             **fetch(connection, sql["problem_totals"], {})[0],
             "quarantined_spans": fetch(connection, sql["quarantined"], listed),
@@ -51,16 +60,52 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
     }
 
 
-def list_sources(connection: Connection) -> list[Answer]:
-    """One row per host and source; ``lines_add_up`` says that every line is accounted for."""
-    rows = fetch(connection, load("status")["sources"], {})
+def list_hosts(connection: Connection, *, interval_seconds: float) -> list[Answer]:
+    """Every machine that stores something here, and how it is by the last beat of its ingester.
+
+    One that never reported is ``silent`` as well.
+    """
+    rows = fetch(connection, load("status")["hosts"], {})
     for row in rows:
-        parts = ("lines_stored", "lines_merged", "lines_quarantined", "lines_skipped")
-        row["lines_add_up"] = row["lines_seen"] == sum(row[part] for part in parts)
+        detail = row.pop("detail")
+        detail = detail if isinstance(detail, dict) else {}
+        row["stale_after_seconds"] = _stale_after(detail, interval_seconds)
+        age = row["age_seconds"]
+        row["silent"] = age is None or age > row["stale_after_seconds"]
+        row["version"] = _version(detail.get("version"))
+        row["state"] = detail["state"] if detail.get("state") in _STATES else None
+        row["sources"] = _names(detail.get("sources"))
+        row["sink_errors"] = _sink_errors(detail.get("sink_errors"))
     return rows
 
 
-def get_totals(connection: Connection) -> Answer:
+def list_sources(connection: Connection, hosts: list[Answer]) -> list[Answer]:
+    """One row per host and source; ``lines_add_up`` says that every line is accounted for.
+
+    ``newest_sync`` is when the source was last known to be read to its end: at the end of a pass of
+    its host, or when a file was last read. ``lag_seconds`` is how long ago that is; it is null for
+    what no pass reads, such as imports, and for a source that its host does not have any more.
+    """
+    rows = fetch(connection, load("status")["sources"], {})
+    by_name = {host["host"]: host for host in hosts}
+    for row in rows:
+        parts = ("lines_stored", "lines_merged", "lines_quarantined", "lines_skipped")
+        row["lines_add_up"] = row["lines_seen"] == sum(row[part] for part in parts)
+        row["newest_sync"], row["lag_seconds"] = _freshness(row, by_name.get(row["host"]))
+    return rows
+
+
+def _freshness(row: Answer, host: Answer | None) -> tuple[str | None, float | None]:
+    read_age = row.pop("read_age_seconds")
+    moments = [] if read_age is None else [(read_age, row["newest_read"])]
+    is_read = host is not None and row["source"] in host["sources"]
+    if host is not None and is_read and host["state"] == "waiting":
+        moments.append((host["age_seconds"], host["beat_at"]))
+    age, moment = min(moments, default=(None, None))
+    return moment, round(age, 3) if age is not None and is_read else None
+
+
+def get_totals(connection: Connection, *, estimate_from: int = _ESTIMATE_FROM) -> Answer:
     """Rows by table; ``estimated`` names those that are too many to count for a status line."""
     sql = load("status")
     known = {row["name"]: row["estimated_rows"] for row in fetch(connection, sql["estimates"], {})}
@@ -68,7 +113,7 @@ def get_totals(connection: Connection) -> Answer:
     estimated = []
     for name, table in _TABLES.items():
         totals[name] = known.get(table, -1)
-        if totals[name] >= _ESTIMATE_FROM:
+        if totals[name] >= estimate_from:
             estimated.append(name)
         else:
             totals[name] = fetch(connection, sql[f"count_{table}"], {})[0]["exact_rows"]
@@ -89,3 +134,23 @@ def _stale_after(detail: Any, interval_seconds: float) -> float:
     if isinstance(own, int | float) and not isinstance(own, bool) and own > 0:
         interval_seconds = float(own)
     return max(STALE_SECONDS, 3 * interval_seconds)
+
+
+def _version(given: Any) -> str | None:
+    """A version as a client said it; nothing else that it may have sent becomes a label."""
+    return given if isinstance(given, str) and _VERSION.fullmatch(given) else None
+
+
+def _names(given: Any) -> list[str]:
+    return sorted(given) if isinstance(given, dict) else []
+
+
+def _sink_errors(given: Any) -> dict[str, int]:
+    """Errors by code, of which a client may invent few: the rest is ``other``."""
+    errors: dict[str, int] = {}
+    for code, number in sorted(given.items()) if isinstance(given, dict) else ():
+        if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+            known = _CODE.fullmatch(code) is not None and len(errors) < _MOST_CODES
+            name = code if known else "other"
+            errors[name] = errors.get(name, 0) + number
+    return errors

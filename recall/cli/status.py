@@ -36,7 +36,10 @@ def status(
     _print_running(running)
     _print_components(answer["components"])
     _print_embedding(answer.get("embedding", []))
-    _print_sources(answer["sources"])
+    # A server of before hosts had tokens does not tell them apart.
+    hosts = {row["host"]: row for row in answer.get("hosts", [])}
+    _print_sources(answer["sources"], hosts)
+    _print_hosts(answer["sources"], hosts)
     _print_problems(answer["problems"], listed=problems)
 
 
@@ -113,7 +116,7 @@ def _percent(share: float) -> str:
     return f"{int(share * 1000) / 10:g}%"
 
 
-def _print_sources(sources: list[Answer]) -> None:
+def _print_sources(sources: list[Answer], hosts: dict[str, Answer]) -> None:
     if not sources:
         note("nothing has been ingested yet; `recall up` reads the logs of this machine")
         return
@@ -121,10 +124,12 @@ def _print_sources(sources: list[Answer]) -> None:
     # A server of before notes does not count them.
     has_notes = any(row.get("notes") for row in sources)
     numbers = ("files", "sessions", *(("notes",) if has_notes else ()), "lines")
-    for name in ("host", "source", *numbers, "newest", "read", "remarks"):
-        is_number = name in numbers
+    problems = ("quarantined", "unreadable")
+    right = {*numbers, *problems, "lag"}
+    names = (*numbers, "newest", "synced", "lag", *problems, "last beat", "remarks")
+    for name in ("host", "source", *names):
         table.add_column(
-            name, no_wrap=True, overflow="ignore", justify="right" if is_number else "left"
+            name, no_wrap=True, overflow="ignore", justify="right" if name in right else "left"
         )
     for row in sources:
         table.add_row(
@@ -132,11 +137,48 @@ def _print_sources(sources: list[Answer]) -> None:
             Text(one_line(row["source"], 40)),
             *(f"{row['lines_seen' if name == 'lines' else name]:,}" for name in numbers),
             short_time(row["newest_message"]),
-            short_time(row["newest_read"]),
+            short_time(row.get("newest_sync", row["newest_read"])),
+            _lag(row.get("lag_seconds")),
+            f"{row['quarantined']:,}",
+            f"{row['unreadable_files']:,}",
+            _last_beat(hosts.get(row["host"])),
             Text(", ".join(_remarks(row))),
         )
     screen.print()
     screen.print(table)
+
+
+def _lag(seconds: float | None) -> str:
+    """Nothing for what no pass reads, such as imports."""
+    return "-" if seconds is None else short_age(seconds)
+
+
+def _last_beat(host: Answer | None) -> Text:
+    """When a machine was last heard of, by which version, and whether that is too long ago."""
+    if host is None:
+        return Text("-")
+    if host["age_seconds"] is None:
+        return Text("SILENT: never", "red")
+    told = f"{short_age(host['age_seconds'])} ago"
+    if host["version"]:
+        told += f", {one_line(host['version'], 32)}"
+    return Text(f"SILENT: {told}", "red") if host["silent"] else Text(told)
+
+
+def _print_hosts(sources: list[Answer], hosts: dict[str, Answer]) -> None:
+    """Machines that joined and of which nothing came yet, which no row of the table shows; and what
+    went wrong when the others stored."""
+    shown = {row["host"] for row in sources}
+    for name, host in hosts.items():
+        if name not in shown:
+            heard = _last_beat(host)
+            screen.print(Text(f"{one_line(name, 40)}: nothing came yet; last beat ").append(heard))
+        if host["sink_errors"]:
+            errors = ", ".join(
+                f"{one_line(code, 24)} ({number:,})" for code, number in host["sink_errors"].items()
+            )
+            line = f"{one_line(name, 40)}: errors in its last pass when it stored: {errors}"
+            screen.print(Text(line, "red"))
 
 
 def _remarks(row: Answer) -> list[str]:
@@ -144,7 +186,6 @@ def _remarks(row: Answer) -> list[str]:
         f"{row[name]:,} {word}"
         for name, word in (
             ("lines_quarantined", "lines not readable"),
-            ("unreadable_files", "files not readable"),
             ("missing_files", "files gone (kept here)"),
         )
         if row[name]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import psycopg
@@ -50,6 +51,8 @@ def test_status_says_what_came_from_where_and_that_lines_add_up(
     answer = api.get("/status").json()
     assert answers_status.StatusAnswer(**answer).model_dump() == answer
     laptop, server = answer["sources"]
+    sizes = ("read", "kept", "quarantined")
+    assert [laptop[f"bytes_{name}"] for name in sizes] == [30, 0, 14]
     assert (laptop["host"], laptop["source"]) == ("laptop", "claude-code")
     numbers = ("files", "missing_files", "unreadable_files", "sessions", "quarantined")
     assert [laptop[name] for name in numbers] == [3, 1, 1, 1, 2]
@@ -78,7 +81,7 @@ def test_status_lists_problems_only_when_asked(store: Store, api: httpx.Client) 
 
 def test_status_of_an_empty_store(api: httpx.Client) -> None:
     answer = api.get("/status").json()
-    assert (answer["sources"], answer["components"]) == ([], [])
+    assert (answer["sources"], answer["components"], answer["hosts"]) == ([], [], [])
 
 
 def test_large_tables_are_estimated_and_said_to_be(store: Store, api: httpx.Client) -> None:
@@ -122,6 +125,19 @@ def test_health_waits_for_an_ingester_that_never_reported_but_not_for_ever(datab
         answer = check_health(database, interval_seconds=300, running_seconds=running_seconds)
         assert answer["ok"] is healthy
         assert answer["components"]["database"]["ok"] is True
+
+
+def test_a_server_that_others_feed_does_not_wait_for_their_ingesters(store: Store) -> None:
+    def check() -> dict[str, Any]:
+        return check_health(
+            store.url, interval_seconds=300, running_seconds=9_000, ingests_here=False
+        )
+
+    assert check()["ok"] is True
+    store.beat(seconds_ago=50_000)
+    answer = check()
+    assert answer["ok"] is True
+    assert answer["components"]["ingester"]["age_seconds"] >= 50_000
 
 
 def test_health_is_red_without_a_schema(empty_database: str) -> None:
@@ -180,8 +196,10 @@ def test_metrics_tell_what_the_store_holds(store: Store, api: httpx.Client) -> N
     found = scrape(api)
     here = ("laptop", "claude-code")
     assert found["recall_database_up"] == {(): 1}
-    assert found["recall_ingest_lines_total"]["laptop", "merged", "claude-code"] == 3
-    assert found["recall_ingest_lines_total"]["laptop", "quarantined", "claude-code"] == 1
+    assert found["recall_ingest_lines"]["laptop", "merged", "claude-code"] == 3
+    assert found["recall_ingest_lines"]["laptop", "quarantined", "claude-code"] == 1
+    assert found["recall_ingest_bytes"]["laptop", "read", "claude-code"] == 30
+    assert found["recall_ingest_bytes"]["laptop", "quarantined", "claude-code"] == 14
     assert found["recall_quarantined_spans"][here] == 2
     assert found["recall_files_missing"][here] == 1
     assert found["recall_newest_message_age_seconds"][here] > 0
@@ -239,15 +257,17 @@ def test_the_pending_list_is_measured_where_the_extension_is(
 ) -> None:
     monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
     store.add_session("one", ["words"])
-    assert "recall_text_index_pending_pages" not in scrape(api)
-    with psycopg.connect(store.url) as connection:
+    with psycopg.connect(store.url, autocommit=True) as connection:
         known = connection.execute(
             "select from pg_available_extensions where name = 'pgstattuple'"
         ).fetchone()
         if known is None:
             pytest.skip("this PostgreSQL comes without pgstattuple")
-        connection.execute("create extension pgstattuple")
-    assert scrape(api)["recall_text_index_pending_pages"][()] >= 1
+        assert scrape(api)["recall_text_index_pending_pages"][()] >= 1
+        connection.execute("drop extension pgstattuple")
+    found = scrape(api)
+    assert "recall_text_index_pending_pages" not in found
+    assert found["recall_collector_up"][("text_index",)] == 1
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

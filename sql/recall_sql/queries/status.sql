@@ -10,6 +10,8 @@ with files as (
         count(*) filter (where f.source_missing_at is not null) as missing_files,
         count(*) filter (where f.unreadable is not null) as unreadable_files,
         max(f.read_at) as newest_read,
+        sum(f.byte_offset)::bigint as bytes_read,
+        sum(f.raw_bytes)::bigint as bytes_kept,
         sum(f.lines_seen)::bigint as lines_seen,
         sum(f.lines_stored)::bigint as lines_stored,
         sum(f.lines_merged)::bigint as lines_merged,
@@ -27,7 +29,7 @@ with files as (
     where n.is_current
     group by n.host, n.source
 ), problems as (
-    select q.host, q.source, count(*) as quarantined
+    select q.host, q.source, count(*) as quarantined, sum(q.byte_length)::bigint as bytes_quarantined
     from recall.quarantine q
     group by q.host, q.source
 )
@@ -40,11 +42,15 @@ select
     coalesce(n.notes, 0) as notes,
     newest.ts as newest_message,
     f.newest_read,
+    greatest(extract(epoch from clock_timestamp() - f.newest_read), 0)::float8 as read_age_seconds,
     coalesce(f.lines_seen, 0) as lines_seen,
     coalesce(f.lines_stored, 0) as lines_stored,
     coalesce(f.lines_merged, 0) as lines_merged,
     coalesce(f.lines_quarantined, 0) as lines_quarantined,
     coalesce(f.lines_skipped, 0) as lines_skipped,
+    coalesce(f.bytes_read, 0) as bytes_read,
+    coalesce(f.bytes_kept, 0) as bytes_kept,
+    coalesce(q.bytes_quarantined, 0) as bytes_quarantined,
     coalesce(q.quarantined, 0) as quarantined
 from files f
 full join sessions s using (host, source)
@@ -68,6 +74,28 @@ select
     h.detail
 from recall.worker_heartbeat h
 order by h.component, h.beat_at desc, h.instance
+
+-- name: hosts
+-- Every machine that is known, and what its ingester said last.
+select
+    known.host, h.first_seen, newest.beat_at, newest.age_seconds, newest.detail
+from (
+    select host from recall.host
+    union
+    select host from recall.worker_heartbeat where component = 'ingester'
+) known
+left join recall.host h on h.host = known.host
+left join lateral (
+    select
+        w.beat_at, w.detail,
+        round(greatest(extract(epoch from clock_timestamp() - w.beat_at), 0), 3)::float8
+            as age_seconds
+    from recall.worker_heartbeat w
+    where w.component = 'ingester' and w.host = known.host
+    order by w.beat_at desc
+    limit 1
+) newest on true
+order by known.host
 
 -- name: embedding
 -- How far each generation is that is in use or being filled; a large number is an estimate. What is
@@ -163,22 +191,3 @@ select
     (select count(*) from recall.quarantine) as quarantined,
     (select count(*) from recall.ingest_state where unreadable is not null) as unreadable,
     (select count(*) from recall.ingest_state where source_missing_at is not null) as missing
-
--- name: relations
--- The size of each table with its out-of-line values, and of each index.
-select
-    c.relname as name, case c.relkind when 'i' then 'index' else 'table' end as kind,
-    case c.relkind when 'i' then pg_relation_size(c.oid) else pg_table_size(c.oid) end as size_bytes
-from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = 'recall' and c.relkind in ('r', 'i', 'm')
-order by c.relname
-
--- name: pgstattuple
--- In which schema the extension is that can look into an index, where it is installed.
-select n.nspname as name
-from pg_extension e
-join pg_namespace n on n.oid = e.extnamespace
-where case when e.extname = 'pgstattuple' then
-    has_function_privilege(quote_ident(n.nspname) || '.pgstatginindex(regclass)', 'execute')
-end
