@@ -53,7 +53,7 @@ def settings_file(socket_folder: Path, extra: Mapping[str, str]) -> str:
     """The text of the settings file; ``extra`` wins."""
     settings = {
         "unix_socket_directories": str(socket_folder),
-        "shared_buffers": f"{_shared_buffers_megabytes(_memory_bytes())}MB",
+        "shared_buffers": f"{_shared_buffers_megabytes(memory_bytes())}MB",
         **_FIXED,
         **extra,
     }
@@ -70,7 +70,7 @@ def _shared_buffers_megabytes(memory_bytes: int) -> int:
     return max(16, min(512, memory_bytes // 8 // _MEGABYTE))
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
     """The memory of the machine, or of the control group if that has less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:

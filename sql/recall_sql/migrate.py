@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from recall.errors import SchemaError
+from recall.errors import SchemaError, StoreUnavailableError
 from recall_sql.connection import connect, translate_errors
 
 _log = logging.getLogger(__name__)
@@ -89,6 +90,28 @@ def require_current(conn: psycopg.Connection[Any]) -> None:
             f"(schema {version}, needed {len(migrations)})",
             hint="run `recall db migrate`",
         )
+
+
+def refuse_newer(version: int, what: str = "database", known: int | None = None) -> None:
+    """Raise :class:`SchemaError` for what a newer Recall wrote."""
+    known = latest_version() if known is None else known
+    if version > known:
+        raise SchemaError(
+            f"this {what} was written by a newer Recall "
+            f"(schema {version}, this version knows {known})",
+            hint="upgrade recall",
+        )
+
+
+def refuse_newer_database(url: str) -> None:
+    """Raise :class:`SchemaError` for the database of a newer Recall, where it can be reached; for a
+    command that changes no schema and waits for a database that is down."""
+    with (
+        suppress(StoreUnavailableError),
+        translate_errors(),
+        connect(url, application="recall start") as conn,
+    ):
+        refuse_newer(current_version(conn))
 
 
 def migrate(url: str, migrations: Sequence[Migration] | None = None) -> list[int]:
@@ -168,12 +191,7 @@ def _applied(conn: psycopg.Connection[Any]) -> dict[int, str]:
 def _check(applied: Mapping[int, str], migrations: Sequence[Migration]) -> None:
     """Refuse a history that is not a beginning of the one in the files."""
     newest = max(applied, default=0)
-    if newest > len(migrations):
-        raise SchemaError(
-            f"this database was written by a newer Recall "
-            f"(schema {newest}, this version knows {len(migrations)})",
-            hint="upgrade recall",
-        )
+    refuse_newer(newest, known=len(migrations))
     for migration in migrations[:newest]:
         if migration.version not in applied:
             raise SchemaError(
