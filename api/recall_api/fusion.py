@@ -9,8 +9,8 @@ from typing import Any
 #: checked on the other (docs/quality.md).
 MEANING_WEIGHT = 1.6
 
-#: What a fused score is multiplied by, by the same tuning: a title repeats what a session is about, a
-#: question is seldom its own answer, and what a tool printed is what was searched for.
+#: What a fused score is multiplied by, by the same tuning: a title repeats what a session is about,
+#: a question is seldom its own answer, and what a tool printed is what was searched for.
 KIND_WEIGHTS = {"summary": 0.8, "tool_result": 1.2}
 USER_WEIGHT = 0.9
 
@@ -24,12 +24,12 @@ def fuse(
     """Hits of both lists, each message once, best first.
 
     A hit has an ``id``, a ``score``, a ``role`` and a ``kind``, ``copy``, which it shares with its
-    copies, and maybe a ``passage``. Its fused score is its text score as a share of the best one, plus the weighted
-    cosine similarity of its passage. That takes more from the lists than their order: a text that
-    has all the rare words of a query stays first although nothing near it in meaning is embedded,
-    which a fusion of ranks would put behind whatever stands in both lists. ``ranks`` tells a hit's
-    place and score in each list. A message and its copy are the same hit, under the id that the
-    text search gave it.
+    copies, and maybe a ``passage``. Its fused score is its text score as a share of the best one,
+    plus the weighted cosine similarity of its passage. That takes more from the lists than their
+    order: a text that has all the rare words of a query stays first although nothing near it in
+    meaning is embedded, which a fusion of ranks would put behind whatever stands in both lists.
+    ``ranks`` tells a hit's place and score in each list. A message and its copy are the same hit,
+    under the id that the text search gave it.
     """
     fused: dict[str, dict[str, Any]] = {}
     best = max((hit["score"] or 0.0 for hit in text), default=0.0) or 1.0

@@ -24,14 +24,15 @@ def read_passages(model: Model, max_tokens: int) -> tuple[list[PassageDraft], in
     found: dict[bytes, PassageDraft] = {}
     total = 0
     for client, path in corpus.sample_sessions():
-        entries = list(_entries(client, path))
+        entries = list(read_entries(client, path))
         for draft in passages_of(entries, model, max_tokens, 32, Settings().embed_kinds):
             total += 1
             found.setdefault(draft.text_hash, draft)
     return list(found.values()), total - len(found)
 
 
-def _entries(client: str, path: Path) -> Iterator[Entry]:
+def read_entries(client: str, path: Path) -> Iterator[Entry]:
+    """The entries of a session file of a client."""
     parser = TranscriptParser(path.stem) if client == "claude-code" else RolloutParser(path.stem)
     for ordinal, line in enumerate(path.read_bytes().split(b"\n")):
         try:

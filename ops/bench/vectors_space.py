@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.bench.embed_corpus import _entries as read_entries
-from ops.bench.embed_corpus import load_tokenizer
+from ops.bench.embed_corpus import load_tokenizer, read_entries
 from recall.config import Settings
 from recall_embedder.batching import BATCH_TOKENS, batches
 from recall_embedder.model import BUNDLED, load_model

@@ -41,11 +41,13 @@ def embedder(
     need_server("embedder")
     from recall_embedder.health_server import serve_health
     from recall_embedder.run import Embedder
+    from recall_sql.migrate import refuse_newer_database
     from recall_sql.store import open_store
 
     host = load_identity(settings.home, host=settings.host).host
     migrate = settings.database_url is None
     with open_store(settings, migrate=migrate) as url, _listener(settings) as listener:
+        refuse_newer_database(url)
         yield_to_others()
         running = Embedder(settings, url, host, loader(settings))
         with serve_health(running.health, listener), stop_on_signal(running):

@@ -46,10 +46,12 @@ def reembed(
         settings = replace(settings, embed_model=model)
     from recall_embedder.generations import shape_of
     from recall_embedder.store import EmbedStore
+    from recall_sql.migrate import refuse_newer_database
     from recall_sql.store import open_store
 
     shape = shape_of(settings, loader(settings)(settings.embed_model))
     with open_store(settings, migrate=settings.database_url is None) as url:
+        refuse_newer_database(url)
         store = EmbedStore(url, application="recall reembed")
         try:
             _reembed(settings, url, store, shape)

