@@ -40,7 +40,9 @@ bench: $(VENV)/.stamp-server ## Run a small version of every benchmark (see ops/
 	@$(BIN)/python ops/bench/ingest.py --only compare --mb 30 --rounds 1 --no-peer
 	@$(BIN)/python ops/bench/fidelity.py
 	@$(BIN)/python ops/bench/search.py --rows 20000 --queries 5 --rounds 1 --reference 2 --no-cold
+	@$(BIN)/python ops/bench/vectors.py --rows 5000 --queries 10 --rounds 1
 	@$(BIN)/python ops/bench/embed.py --rows 40 --rounds 1 --no-table
+	@$(BIN)/python ops/bench/beside.py --rows 6000 --rounds 1 --queries 10
 
 docs: $(VENV)/.stamp-server ## Write docs/reference from the code
 	@$(BIN)/python ops/docs.py
