@@ -9,6 +9,7 @@ import typer
 from recall import __version__, log
 from recall.cli import (
     api,
+    backup,
     db,
     doctor,
     down,
@@ -16,16 +17,20 @@ from recall.cli import (
     evaluate,
     import_files,
     ingest,
+    join,
     notes,
     purge,
     reembed,
     reparse,
     restore,
+    restore_backup,
     search,
+    service,
     sessions,
     show,
     sources,
     status,
+    token,
     up,
     verify,
 )
@@ -54,12 +59,18 @@ app.command("import")(import_files.import_files)
 app.command("purge")(purge.purge)
 app.command("restore")(restore.restore)
 app.command("verify")(verify.verify)
+app.command("backup")(backup.backup)
+app.command("restore-backup")(restore_backup.restore_backup)
 app.command("reparse")(reparse.reparse)
 app.command("eval")(evaluate.evaluate)
 app.command("reembed")(reembed.reembed)
 app.command("doctor")(doctor.doctor)
 app.command("api")(api.api)
 app.command("embedder")(embedder.embedder)
+app.command("join")(join.join)
+app.command("leave")(join.leave)
+app.add_typer(token.app, name="token")
+app.add_typer(service.app, name="service")
 app.add_typer(db.app, name="db")
 
 

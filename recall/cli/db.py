@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +15,7 @@ from recall.cli.output import print_json, screen
 from recall.cli.programs import embedded_programs
 from recall.cli.terminal import short_size
 from recall.config import Settings, load_settings
+from recall.errors import ConfigError
 
 app = typer.Typer(help="Look at and maintain the database.", no_args_is_help=True)
 
@@ -43,6 +45,48 @@ def migrate(json: bool = typer.Option(False, "--json", help="Print the versions 
         screen.print(f"schema brought to version {latest_version()}", markup=False)
     else:
         screen.print(f"schema is at version {latest_version()}", markup=False)
+
+
+@app.command("check")
+def check() -> None:
+    """Refuse a server to which the store cannot be trusted; the appliance asks before each start.
+
+    Exit code 69, with the reason: its data goes away with its container, pgvector is older than
+    0.8.4, or its pages have no checksums.
+    """
+    settings = _settings()
+    from recall_sql.server_check import require_safe
+    from recall_sql.store import open_store
+
+    with open_store(settings, migrate=False) as database_url:
+        require_safe(database_url)
+    screen.print("the server can be trusted with the store", markup=False)
+
+
+@app.command("authenticator")
+def authenticator(
+    password_file: Path = typer.Option(
+        ..., "--password-file", metavar="FILE", help="File that holds nothing but the password."
+    ),
+) -> None:
+    """Let PostgREST log in: give the role `recall_authenticator` the password of a file.
+
+    The role can do nothing by itself; it becomes what the token of a request says. Call it after
+    `recall db migrate`; a PostgREST that runs then reads the schema again.
+    """
+    settings = _settings()
+    from recall_sql.authenticator import let_in
+    from recall_sql.store import open_store
+
+    try:
+        password = password_file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{password_file}` cannot be read") from error
+    if not password:
+        raise ConfigError(f"`{password_file}` is empty", hint="put the password into it")
+    with open_store(settings, migrate=False) as database_url:
+        let_in(database_url, password)
+    screen.print("`recall_authenticator` can log in", markup=False)
 
 
 @app.command("psql", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

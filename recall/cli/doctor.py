@@ -20,8 +20,9 @@ from recall.cli.output import print_json, screen
 from recall.cli.programs import embedded_programs
 from recall.cli.running import find_running
 from recall.config import Settings, load_settings
-from recall.errors import RecallError
+from recall.errors import RecallError, StoreUnavailableError
 from recall.identity import load_identity
+from recall.joined import joined_path, read_joined
 
 _LEAST_FREE_BYTES = 2_000_000_000
 
@@ -65,14 +66,19 @@ def _run_checks() -> Iterator[Check]:
         yield Check("settings", "fail", error.message, error.hint)
         return
     yield _settings_check(settings)
+    from recall_ingester.run import feeds_server
+
     checks: list[tuple[str, Callable[[Settings], Iterator[Check]]]] = [
         ("home", _home),
         ("identity", _identity),
         ("session logs", _session_logs),
+        ("joined", _joined),
         ("running", _running),
         ("server part", _server_part),
     ]
-    if has_server():
+    if feeds_server(settings):
+        checks.append(("server", _server))
+    elif has_server():
         checks += [("postgresql", _programs), ("model", _model), ("database", _database)]
     for name, check in checks:
         try:
@@ -147,6 +153,17 @@ def _unreadable(name: str, unreadable: dict[Path, str]) -> Iterator[Check]:
         )
 
 
+def _joined(settings: Settings) -> Iterator[Check]:
+    joined, path = read_joined(settings.home), joined_path(settings.home)
+    if joined is None:
+        return
+    yield Check("joined", "ok", f"`{joined.url}` as `{joined.host}`")
+    if path.stat().st_mode & 0o077:
+        yield Check(
+            "joined", "warn", f"other users can read the token in `{path}`", f"chmod 600 '{path}'"
+        )
+
+
 def _running(settings: Settings) -> Iterator[Check]:
     state = find_running(settings.home)
     if state is None:
@@ -167,8 +184,12 @@ def _running(settings: Settings) -> Iterator[Check]:
             yield Check("running", "warn", f"{part['name']} was restarted {part['restarts']} times")
 
 
-def _server_part(_settings: Settings) -> Iterator[Check]:
-    if has_server():
+def _server_part(settings: Settings) -> Iterator[Check]:
+    from recall_ingester.run import feeds_server
+
+    if feeds_server(settings):
+        yield Check("server part", "ok", "not needed: this machine feeds a server")
+    elif has_server():
         yield Check("server part", "ok", "installed")
     else:
         yield Check(
@@ -177,6 +198,25 @@ def _server_part(_settings: Settings) -> Iterator[Check]:
             "not installed; this machine can only feed a server",
             "pip install 'recall[server]'",
         )
+
+
+def _server(settings: Settings) -> Iterator[Check]:
+    """Whether the server that this machine feeds answers, and takes its token."""
+    from recall_ingester.outage import Outage
+    from recall_ingester.run import rest_of
+    from recall_ingester.sinks.postgrest import PostgrestSink
+
+    sink = PostgrestSink(*rest_of(settings), load_identity(settings.home, host=settings.host))
+    try:
+        sink.register()
+    except StoreUnavailableError as error:
+        since = Outage(settings.home).since()
+        told = f"{error.message}, since {since:%Y-%m-%d %H:%M} UTC" if since else error.message
+        yield Check("server", "fail", told, error.hint)
+    else:
+        yield Check("server", "ok", f"`{settings.url}` takes the token of this machine")
+    finally:
+        sink.close()
 
 
 def _programs(settings: Settings) -> Iterator[Check]:
@@ -231,13 +271,15 @@ def _store(database_url: str) -> Iterator[Check]:
     from recall_sql.connection import connect, translate_errors
     from recall_sql.loader import load
     from recall_sql.migrate import current_version, latest_version
+    from recall_sql.server_check import find_problems
 
     sql = load("operate")
     with translate_errors(), connect(database_url, application="recall doctor") as connection:
-        server, vector = connection.execute(sql["server_versions"]).fetchone() or (None, None)
+        server, _ = connection.execute(sql["server_versions"]).fetchone() or (None, None)
         yield Check("database", "ok", f"PostgreSQL {server} answers")
-        if vector is None:
-            yield Check("database", "fail", "pgvector is missing", "install pgvector >= 0.8.4")
+        for problem in find_problems(connection):
+            if problem.part != "checksums":
+                yield Check(problem.part, "fail", problem.message, problem.hint)
         version = current_version(connection)
         enabled, failures = connection.execute(sql["checksums"]).fetchone() or (None, 0)
     if version == latest_version():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import shutil
 import socket
 import time
@@ -31,6 +30,7 @@ from recall_sql.embedded_settings import (
     settings_file,
     socket_path,
 )
+from recall_sql.server_check import judge_pgvector
 from recall_sql.server_programs import (
     has_server_process,
     is_alive,
@@ -43,7 +43,6 @@ _log = logging.getLogger(__name__)
 
 _DATABASE = "recall"
 _USER = "recall"
-_LEAST_PGVECTOR = (0, 8, 4)
 _LONGEST_LOG_BYTES = 10 << 20
 #: Crash recovery of a large store takes minutes, and giving up does not make it faster.
 _START_SECONDS = 300
@@ -296,13 +295,8 @@ class EmbeddedServer:
 
 
 def _check_pgvector(version: str | None) -> None:
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version or ""))
-    if numbers < _LEAST_PGVECTOR:
-        needed = ".".join(map(str, _LEAST_PGVECTOR))
-        raise StoreError(
-            f"pgvector {needed} or later is needed, and this server has {version or 'none'}",
-            hint="pip install --upgrade 'recall[server]'",
-        )
+    if problem := judge_pgvector(version):
+        raise StoreError(problem.message, hint="pip install --upgrade 'recall[server]'")
 
 
 def _write_file(path: Path, text: str, account: Account) -> None:

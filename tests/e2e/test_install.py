@@ -76,6 +76,11 @@ def test_a_machine_that_only_feeds_a_server_gets_no_server(tree: Path, tmp_path:
     assert refused.returncode == 2
     assert "hint: pip install 'recall[server]'" in refused.stderr
     assert "Traceback" not in refused.stderr
+    nowhere = {"RECALL_URL": f"http://{env['RECALL_LISTEN']}", "RECALL_TOKEN": "a.b.c"}
+    away = run([bin_folder / "recall", "ingest", "--once"], env | nowhere, tmp_path)
+    assert away.returncode == 69
+    assert "no Recall server answers" in away.stderr
+    assert "Traceback" not in away.stderr
 
 
 @pytest.fixture

@@ -225,3 +225,18 @@ select current_setting('data_checksums'),
 -- PostgreSQL, and pgvector if it can be created here.
 select current_setting('server_version'),
     (select default_version from pg_available_extensions where name = 'vector')
+
+-- name: may_see_mounts
+-- Whether this role may look where the data of the server is.
+select current_setting('is_superuser')::boolean
+    or pg_has_role('pg_read_server_files', 'usage')
+    and pg_has_role('pg_read_all_settings', 'usage')
+    and has_function_privilege('pg_read_file(text, boolean)', 'execute')
+
+-- name: server_mounts
+-- The data folder, and what the server process sees mounted; null where there is no such list.
+select current_setting('data_directory'), pg_read_file('/proc/self/mountinfo', true)
+
+-- name: has_role
+-- Whether the server has a role.
+select exists (select from pg_roles where rolname = %(name)s)
