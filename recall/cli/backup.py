@@ -46,6 +46,13 @@ def backup(
     verify: bool = typer.Option(
         False, "--verify", help="Then restore it into a scratch database and prove it."
     ),
+    verify_every: float | None = typer.Option(
+        None,
+        "--verify-every",
+        metavar="DAYS",
+        min=0,
+        help="The same if none that is younger than this was proven.",
+    ),
     listing: bool = typer.Option(False, "--list", help="Show the backups that are there."),
     every: float | None = typer.Option(
         None, "--every", metavar="HOURS", min=0.01, help="Repeat at this interval until stopped."
@@ -72,7 +79,7 @@ def backup(
     def one() -> None:
         taken = _take(settings, folder, vectors=not without_vectors)
         proof = None
-        if verify:
+        if verify or is_proof_due(folder, verify_every, datetime.now(UTC)):
             proof = prove_and_record(settings, taken.backup)
             taken = replace(taken, backup=proof.backup)
         _print_taken(taken, proof, as_json=as_json)
@@ -165,6 +172,17 @@ def seconds_until_due(folder: Path, every: timedelta, now: datetime) -> float:
     times = [item.manifest.started_at for item in list_backups(folder)[0] if item.problem is None]
     last = max((moment for moment in times if moment <= now), default=None)
     return (last + every - now).total_seconds() if last else 0.0
+
+
+def is_proof_due(folder: Path, every_days: float | None, now: datetime) -> bool:
+    """Whether no backup of a folder was proven in so many days; ``None`` asks for no proof."""
+    from recall_sql.backup_manifest import list_backups
+
+    if every_days is None:
+        return False
+    proven = [item.manifest.verified_at for item in list_backups(folder)[0]]
+    last = max((moment for moment in proven if moment and moment <= now), default=None)
+    return last is None or now - last >= timedelta(days=every_days)
 
 
 def _print_taken(taken: Taken, proof: Proof | None, *, as_json: bool) -> None:

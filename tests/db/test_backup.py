@@ -547,6 +547,20 @@ def test_loop_waits_for_its_time(folder: Path) -> None:
     assert seconds(24) == 6 * 3600
 
 
+def test_a_proof_is_due_when_none_is_young_enough(folder: Path) -> None:
+    def due(days: float | None) -> bool:
+        return backup_command.is_proof_due(folder, days, NOW)
+
+    assert not due(None)
+    assert due(7)
+    old(folder, 1)  # never proven
+    assert due(7)
+    mark_verified(old(folder, 3), NOW - timedelta(days=3))
+    assert not due(7)
+    assert due(2)
+    assert due(3)
+
+
 class Over(BaseException):
     """The test has seen enough."""
 
