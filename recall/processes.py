@@ -31,7 +31,7 @@ def identify(pid: int) -> str | None:
     return f"{_BOOT_ID.read_text()[:8]}-{fields[19]}"
 
 
-def yield_to_others(steps: int = 10) -> None:
+def yield_to_others(steps: int = 19) -> None:
     """Let this process, and the threads that it starts from now on, have the processor last.
 
     For work that can wait beside answers that somebody waits for. Nothing happens where the system
