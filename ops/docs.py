@@ -80,7 +80,7 @@ def _text(value: Any) -> str:
 def _help(item: Any) -> str:
     text = " ".join((item.help or "").split())
     default = item.default
-    if getattr(item, "is_flag", False) or callable(default):
+    if getattr(item, "is_flag", False) or callable(default) or default == "":
         return text
     if isinstance(default, str | int | float) or hasattr(default, "value"):
         text += f" Default: `{_text(default)}`."
@@ -133,6 +133,8 @@ _HOME_DEFAULT = "`recall` in the user data directory, such as `~/.local/share/re
 def _default(value: object) -> str:
     if value is None or value == ():
         return "" if value is None else "empty"
+    if isinstance(value, tuple):
+        return f"`{','.join(map(str, value))}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -40,7 +40,7 @@ class RecallClient:
     def __init__(self, settings: Settings, *, transport: httpx.BaseTransport | None = None) -> None:
         if settings.url is None:
             raise ConfigError("`url` is not set", hint="set RECALL_URL to the address of a server")
-        self._url = _base_url(settings.url)
+        self._url = base_url(settings.url)
         headers = {"Accept": "application/json", "User-Agent": f"recall/{__version__}"}
         if settings.token:
             headers["Authorization"] = f"Bearer {settings.token}"
@@ -129,10 +129,7 @@ class RecallClient:
                         )
                 return response.status_code, bytes(body)
         except httpx.ConnectError as error:
-            raise StoreUnavailableError(
-                f"no Recall server answers at `{self._url}`",
-                hint="is it running? RECALL_URL names it; unset it to read the local store",
-            ) from error
+            raise self._unreachable(error) from error
         except httpx.TimeoutException as error:
             raise StoreUnavailableError(
                 f"`{self._url}` did not answer in time",
@@ -141,8 +138,26 @@ class RecallClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StoreUnavailableError(
                 f"the connection to `{self._url}` failed ({type(error).__name__})",
-                hint="does RECALL_URL name a Recall server?",
+                hint="is the address (of `recall join` or RECALL_URL) that of a Recall server?",
             ) from error
+
+    def _unreachable(self, error: httpx.ConnectError) -> StoreUnavailableError:
+        reason = _tls_error(error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return StoreUnavailableError(
+                f"the certificate of `{self._url}` is not trusted ({reason.verify_message})",
+                hint="add its authority to the certificates of this system, or name it in"
+                " SSL_CERT_FILE",
+            )
+        if reason is not None:
+            return StoreUnavailableError(
+                f"what answers at `{self._url}` does not speak TLS", hint="is it http, not https?"
+            )
+        return StoreUnavailableError(
+            f"no Recall server answers at `{self._url}`",
+            hint="is it running, and is this machine in its network? `recall join` or RECALL_URL"
+            " named it",
+        )
 
     def _decode(self, status: int, body: bytes) -> Answer:
         try:
@@ -153,7 +168,8 @@ class RecallClient:
             return answer
         raise StoreError(
             f"what answers at `{self._url}` is not a Recall server (status {status}, no JSON)",
-            hint="check RECALL_URL; a proxy or a login page may stand in between",
+            hint="check the address (of `recall join` or RECALL_URL); a proxy or a login page may"
+            " stand in between",
         )
 
     def _error(self, status: int, problem: Answer) -> RecallError:
@@ -162,7 +178,7 @@ class RecallClient:
         if not isinstance(detail, str) or "status" not in problem:
             return StoreError(
                 f"what answers at `{self._url}` is not a Recall server (status {status})",
-                hint="check RECALL_URL",
+                hint="check the address (of `recall join` or RECALL_URL)",
             )
         hint = problem.get("hint")
         return _error_class(status)(detail, hint=hint if isinstance(hint, str) else None)
@@ -182,13 +198,22 @@ def _error_class(status: int) -> type[RecallError]:
     return StoreError
 
 
-def _base_url(url: str) -> str:
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """What TLS had against a connection; the libraries in between wrap it."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def base_url(url: str) -> str:
+    """An address without a slash at its end; :class:`ConfigError` if it cannot be a server's."""
     try:
         urlsplit(url)  # knows what is wrong with a bracket
         parsed = httpx.URL(url)
     except (ValueError, httpx.InvalidURL):
         parsed = httpx.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+    wrong = parsed.userinfo or parsed.query or parsed.fragment or not parsed.host
+    if parsed.scheme not in ("http", "https") or wrong:
         raise ConfigError(
             "`url` must be the http or https address of a Recall server",
             hint="for example RECALL_URL=http://server:7717",

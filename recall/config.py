@@ -282,7 +282,10 @@ def _read_secret(variable: str, path: str) -> str:
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file that `{variable}` names cannot be read") from error
+        raise ConfigError(
+            f"the file that `{variable}` names cannot be read",
+            hint="does it exist, and may this user read it?",
+        ) from error
 
 
 def _read_file(path: Path) -> dict[str, object]:
@@ -291,7 +294,9 @@ def _read_file(path: Path) -> dict[str, object]:
             return tomllib.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` cannot be read: {error}") from error
 
 

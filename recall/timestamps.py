@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 #: Epoch numbers from here on are milliseconds; below, seconds (1e11 s would be the year 5138).
 _MILLISECONDS_FROM = 1e11
 _MICROSECONDS_FROM = 1e14
+_MINUTE = timedelta(minutes=1)
+#: PostgreSQL reads offsets up to 15:59; the widest real one is 14:00.
+_ODD_OFFSET = timedelta(hours=15)
 
 
 def parse_timestamp(value: object) -> datetime | None:
@@ -24,7 +27,13 @@ def parse_timestamp(value: object) -> datetime | None:
         parsed = datetime.fromisoformat(value)
     except ValueError:
         return _from_epoch(value)
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    moment = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    try:
+        in_utc = moment.astimezone(UTC)
+    except OverflowError:  # the first or last hours of all years, with an offset
+        return None
+    offset = moment.utcoffset() or timedelta()
+    return in_utc if abs(offset) >= _ODD_OFFSET or offset % _MINUTE else moment
 
 
 def _from_epoch(value: float | str) -> datetime | None:

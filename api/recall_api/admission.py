@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 #: Requests of one address that are worked on at the same time; health checks count by themselves.
 MOST_AT_ONCE = 8
+#: Bytes of bodies in memory, of one address and of all; one body of any door has room.
+MOST_HELD_BYTES, MOST_HELD_BYTES_AT_ALL = 80 * 2**20, 160 * 2**20
 
 
 class TokenCheck(Protocol):
@@ -36,6 +38,30 @@ class _GoneError(Exception):
 
 
 @dataclass(slots=True)
+class _Held:
+    """What one request holds in memory of what all of them may."""
+
+    counts: Counter[str]
+    share: str
+    taken: int = 0
+
+    def take(self, size: int) -> bool:
+        """Room for so many bytes more, if there is any."""
+        own = self.counts[self.share] + size
+        if own > MOST_HELD_BYTES or self.counts.total() + size > MOST_HELD_BYTES_AT_ALL:
+            return False
+        self.counts[self.share] = own
+        self.taken += size
+        return True
+
+    def release(self) -> None:
+        """Give the room back."""
+        self.counts[self.share] -= self.taken
+        if not self.counts[self.share]:
+            del self.counts[self.share]
+
+
+@dataclass(slots=True)
 class AccessMiddleware:
     """Refuses what :func:`judge` refuses, tokens that do not count, and what is too much.
 
@@ -47,6 +73,7 @@ class AccessMiddleware:
     tokens: TokenCheck
     answer_seconds: float
     _active: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    _held: Counter[str] = field(default_factory=Counter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection, as ASGI has it."""
@@ -83,20 +110,23 @@ class AccessMiddleware:
 
     async def _answer(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = await self._judge_token(visit)
-        if refusal is None and visit.door.most_body_bytes:
-            try:
-                body = await _read_body(visit.door, receive)
-            except _GoneError:
-                return
-            if isinstance(body, Problem):
-                refusal = body
-            else:
-                receive = _replay(body, receive)
+        scope["recall.share"] = visit.share
         if refusal is not None:
             await _refuse(refusal, scope, receive, send)
-            return
-        scope["recall.share"] = visit.share
-        await self._answer_in_time(scope, receive, send)
+        elif not visit.door.most_body_bytes:
+            await self._answer_in_time(scope, receive, send)
+        else:
+            held = _Held(self._held, visit.share)
+            try:
+                body = await _read_body(visit.door, receive, held)
+                if isinstance(body, Problem):
+                    await _refuse(body, scope, receive, send)
+                else:
+                    await self._answer_in_time(scope, _replay(body, receive), send)
+            except _GoneError:
+                return
+            finally:
+                held.release()
 
     async def _judge_token(self, visit: Visit) -> Problem | None:
         """A token that is sent has to count, also where none is needed.
@@ -140,7 +170,7 @@ async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) 
     await problem.response()(scope, receive, send)
 
 
-async def _read_body(door: Door, receive: Receive) -> bytes | Problem:
+async def _read_body(door: Door, receive: Receive, held: _Held) -> bytes | Problem:
     """The whole body, of at most so many bytes, in at most so many seconds."""
     body = bytearray()
     try:
@@ -149,9 +179,12 @@ async def _read_body(door: Door, receive: Receive) -> bytes | Problem:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise _GoneError
-                body += message.get("body", b"")
-                if len(body) > door.most_body_bytes:
+                piece = message.get("body", b"")
+                if len(body) + len(piece) > door.most_body_bytes:
                     return too_large(door)
+                if not held.take(len(piece)):
+                    return _no_room()
+                body += piece
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
@@ -161,6 +194,16 @@ async def _read_body(door: Door, receive: Receive) -> bytes | Problem:
             f"the body did not arrive within {door.body_seconds:g} seconds",
             "send it in smaller parts",
         )
+
+
+def _no_room() -> Problem:
+    return Problem(
+        429,
+        "too-many-requests",
+        "too much that was sent is waiting in memory",
+        "send it again when some of it is done",
+        headers={"Retry-After": "2"},
+    )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,13 +14,14 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from psycopg_pool import ConnectionPool
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from recall import __version__
 from recall.config import Settings
 from recall.errors import AccessError, ClaimError, RecallError
-from recall_api import answers, answers_status
+from recall_api import answers, answers_status, uploads
 from recall_api.access import Policy
 from recall_api.admission import AccessMiddleware
 from recall_api.boundary import Boundary
@@ -46,7 +48,7 @@ from recall_api.reading import Answer, Connection, reading
 from recall_api.search import search
 from recall_api.sessions import get_session, list_sessions
 from recall_api.status import get_status
-from recall_api.tokens import Tokens, no_secret
+from recall_api.tokens import Tokens, no_secret, read_token
 from recall_sql.connection import open_pool, translate_errors
 
 #: Connections to the database; requests above that wait briefly and then get 503.
@@ -81,6 +83,7 @@ class Service:
     forwarder: Forwarder = field(init=False)
     failures: Failures = field(default_factory=Failures)
     started: float = field(default_factory=time.monotonic)
+    row_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _pool: ConnectionPool[Connection] | None = None
 
     def __post_init__(self) -> None:
@@ -345,4 +348,20 @@ def _join(service: _Service, request: Request, body: JoinRequest) -> Response:
 
 async def _forward(request: Request) -> Response:
     service: Service = request.app.state.service
+    if request.method == "POST" and (refused := await _refuse_rows(service, request)):
+        # As PostgREST says that a row breaks a rule: the sender looks for the row.
+        refusal = {"code": "23514", "message": refused, "details": None, "hint": None}
+        return _json(refusal, 400)
     return await service.forwarder.forward(request, request.path_params["path"])
+
+
+async def _refuse_rows(service: Service, request: Request) -> str | None:
+    """Why rows of a host are refused. Its token was checked; here it is only read."""
+    token = request.headers.get("authorization", "").partition(" ")[2].strip()
+    claims = read_token(service.settings.jwt_secret or "", token)
+    if claims is None:
+        return "the token is not one of this server"
+    path, body = request.path_params["path"], await request.body()
+    types = request.headers.getlist("content-type")
+    async with service.row_checks:  # one at a time: a large body is there several times
+        return await run_in_threadpool(uploads.refusal, path, claims.host, types, body)

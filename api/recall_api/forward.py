@@ -70,7 +70,13 @@ class Forwarder:
         if request.method != "POST" and not _READABLE.fullmatch(path):
             allowed = {"Allow": "POST"}
             return Problem(405, "method", "only POST is answered here", headers=allowed).response()
-        return await self._ask(_build(self._base, request, path))
+        body = await request.body() if request.method == "POST" else None
+        try:
+            sent = _build(self._base, request, path, body)
+        except (UnicodeEncodeError, httpx.InvalidURL):
+            unsaid = "a header or the query holds what no header or query may hold"
+            return Problem(400, "usage", unsaid).response()
+        return await self._ask(sent)
 
     async def _ask(self, request: httpx.Request) -> Response:
         try:
@@ -92,20 +98,18 @@ class Forwarder:
         return _Passing(answer)
 
 
-def _build(base: httpx.URL, request: Request, path: str) -> httpx.Request:
-    """The request for PostgREST; its body passes through piece by piece."""
+def _build(base: httpx.URL, request: Request, path: str, body: bytes | None) -> httpx.Request:
+    """The request for PostgREST. How long its body is, is counted and not believed."""
     query = request.scope["query_string"]
     target = base.raw_path.rstrip(b"/") + b"/" + path.encode() + (b"?" + query if query else b"")
     given = request.headers
     headers = [(name, value) for name in _REQUEST_HEADERS for value in given.getlist(name)]
-    if length := given.get("content-length"):
-        headers.append(("content-length", length))
     headers += [("accept-encoding", "identity"), ("user-agent", "recall-api")]
     return httpx.Request(
         request.method,
         base.copy_with(raw_path=target),
         headers=headers,
-        content=request.stream() if request.method == "POST" else None,
+        content=body,
         extensions={"timeout": _TIMEOUT.as_dict()},
     )
 

@@ -12,6 +12,8 @@ from recall_sql.migrate import current_version, latest_version
 
 #: A component that was not heard of for this long, and for three of its own intervals, is stale.
 STALE_SECONDS = 180.0
+#: A host that says it comes more seldom is as silent as one that is gone.
+_LONGEST_INTERVAL_SECONDS = 604_800
 #: From this many rows on, the number of rows is the planner's estimate and not counted.
 _ESTIMATE_FROM = 500_000
 #: What an ingester says that it does.
@@ -132,7 +134,7 @@ def list_components(connection: Connection, *, interval_seconds: float) -> list[
 def _stale_after(detail: Any, interval_seconds: float) -> float:
     own = detail.get("interval_seconds") if isinstance(detail, dict) else None
     if isinstance(own, int | float) and not isinstance(own, bool) and own > 0:
-        interval_seconds = float(own)
+        interval_seconds = float(min(own, _LONGEST_INTERVAL_SECONDS))
     return max(STALE_SECONDS, 3 * interval_seconds)
 
 

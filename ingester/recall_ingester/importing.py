@@ -18,7 +18,7 @@ from recall_ingester.exports import Conversation, Export
 from recall_ingester.exports.recall_jsonl import Header, Record, records
 from recall_ingester.original import SPAN_BYTES, Spans
 from recall_ingester.pieces import PieceWriter, Place
-from recall_ingester.pipeline import RowBuilder
+from recall_ingester.pipeline import RowBuilder, safe_id
 from recall_ingester.read_document import DocumentReader
 from recall_ingester.reader import open_regular
 from recall_ingester.run_state import Options, Progress
@@ -99,8 +99,9 @@ class Importer:
 
     def _conversation(self, export: Export, conversation: Conversation) -> None:
         source = export.source.name
-        path = f"{source}#{conversation.external_id}"
-        writer = self._writer(source, path, external_id=conversation.external_id)
+        external_id = safe_id(conversation.external_id)
+        path = f"{source}#{external_id}"
+        writer = self._writer(source, path, external_id=external_id)
         known = writer.known
         before = parse_timestamp((known.parser_state or {}).get("updated_at"))
         updated = conversation.updated_at
@@ -112,7 +113,7 @@ class Importer:
         self.summary.conversations += changed
         self.summary.unchanged += not changed
         reader = DocumentReader(
-            export.source.document_parser(conversation.external_id),
+            export.source.document_parser(external_id),
             writer,
             keep_raw=self._options.keep_raw,
             state={
@@ -273,7 +274,7 @@ class _Lines:
             if record.session != current or writer.is_full:
                 self._pause(current, hand_over=writer.is_full)
                 current = record.session
-                key = None if current is None else session_key(self._source, self._host, current)
+                key = None if current is None else self._key(current)
                 writer.known = replace(writer.known, session_key=key)
                 writer.start()
             self._record(record)
@@ -283,6 +284,9 @@ class _Lines:
         writer.known = replace(file, lines=lines)
         writer.start()
         writer.end(writer.known)
+
+    def _key(self, session: str) -> str:
+        return session_key(self._source, self._host, safe_id(session))
 
     def _record(self, record: Record) -> None:
         if isinstance(record.value, SessionDraft):

@@ -20,7 +20,9 @@ from recall_ingester.read_work import read_work
 from recall_ingester.run_state import Options, Output, Pass, Progress
 from recall_ingester.sinks import Batch, Sink, Written
 from recall_ingester.sources.base import Source
+from recall_ingester.starting_point import may_claim
 from recall_ingester.summary import Summary
+from recall_ingester.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ def run_pass(
         run = Pass(
             options=options,
             claims=Claims(options.host, known),
+            turns=Turns(item for item in plan.work if may_claim(item)),
             summary=summary,
             total_bytes=sum(_remaining(work) for work in plan.work),
             progress=progress,
@@ -138,6 +141,8 @@ def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
             _log.warning("file unreadable", extra={"path": item.key, "reason": reason})
             with run.lock:
                 run.unreadable[item.key] = (item.source.name, reason)
+        finally:
+            run.turns.done(item)
         run.advance(_remaining(item))
         if batch.content_chars + batch.raw_bytes > 2_000_000 or len(batch.pieces) >= 200:
             flush(batch)

@@ -75,6 +75,10 @@ class PieceWriter:
         self._number = len(self._batch.pieces) - 1
         self._salvaged = None
 
+    def goes_on(self, lines: int | None = None) -> None:
+        """The piece builds on lines that the store has: so many, or those of the checkpoint."""
+        self._piece.goes_on_from = self.known.lines if lines is None else lines
+
     def _new_piece(self, **values: Any) -> Piece:
         known = self.known
         return Piece(
@@ -212,6 +216,7 @@ class PieceWriter:
         self._batch.raw[:] = [span for span in self._batch.raw if span.path != self.known.path]
         self._batch.raw_bytes -= sum(len(span.data) for span in mine)
         ahead = Batch(pieces=[self._new_piece(counted=False)], raw=[*mine, *spans])
+        ahead.pieces[0].goes_on_from = self._piece.goes_on_from
         ahead.pieces[0].raw_from, self._piece.raw_from = self._piece.raw_from, None
         self._flush(ahead)
 

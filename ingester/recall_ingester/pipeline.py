@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -23,6 +24,18 @@ from recall.records import (
 from recall_ingester.redact import redact
 
 _FIELD_CHARS = 500
+#: What is left of an id that is longer than that.
+_ID_CHARS = 400
+
+
+def safe_id(text: str) -> str:
+    """A client's id as a key holds it. What no database accepts is replaced, and a long one is cut,
+    because keys stand in indexes; a hash behind such a one keeps it apart from others."""
+    cleaned, _ = clean(text)
+    if cleaned == text and len(text) <= _FIELD_CHARS:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{cleaned[:_ID_CHARS]}~{digest}"
 
 
 class RowBuilder:
@@ -40,12 +53,13 @@ class RowBuilder:
 
     def session(self, draft: SessionDraft, *, from_transcript: bool = True) -> SessionRow:
         """The session's row as far as this file tells it."""
+        external_id = safe_id(draft.external_id) or "unknown"
         return SessionRow(
-            session_key=self.key(_field(draft.external_id) or "unknown"),
+            session_key=self.key(external_id),
             source=self._source,
             host=self._host,
-            external_id=_field(draft.external_id) or "unknown",
-            parent_key=self.key(parent) if (parent := _field(draft.parent_id)) else None,
+            external_id=external_id,
+            parent_key=self.key(safe_id(draft.parent_id)) if draft.parent_id else None,
             relation=draft.relation,
             title=self._safe(draft.title)[0] if draft.title else None,
             title_rank=draft.title_rank,

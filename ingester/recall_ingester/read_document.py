@@ -105,6 +105,7 @@ class DocumentReader:
     def _unchanged(self, stat: Stat, mark: bytes | None = None) -> None:
         known = self._writer.known
         self._writer.start()
+        self._writer.goes_on()
         self._writer.end(
             replace(
                 known,
@@ -124,6 +125,8 @@ class DocumentReader:
             again = replace(again, generation=known.generation, raw_bytes=known.raw_bytes)
         self._writer.restart(again)
         self._writer.start()
+        if same:
+            self._writer.goes_on(known.lines)
         return replace(
             again,
             byte_offset=length,

@@ -45,6 +45,7 @@ class FileReader:
         writer = self._writer
         compressed = self._file.compressed
         writer.start()
+        writer.goes_on()
         if self._keep_raw:
             writer.raw_from(0 if compressed else writer.known.raw_bytes)
             self._catch_up(opened, stat)
@@ -81,6 +82,7 @@ class FileReader:
                 self._end(opened, stat, offset, ordinal, recorder, finished=False)
                 writer.hand_over()
                 writer.start()
+                writer.goes_on()
         return offset, ordinal, None
 
     def read_whole(self, opened: IO[bytes], stat: Stat) -> None:

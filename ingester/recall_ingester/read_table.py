@@ -44,6 +44,7 @@ class TableReader:
             last_id = None
         rereading = writer.known.rereading
         writer.start()
+        writer.goes_on()
         if self._keep_raw:
             writer.raw_from(writer.known.byte_offset)
         first = _BEFORE_FIRST
@@ -60,6 +61,7 @@ class TableReader:
             if writer.is_full:
                 writer.hand_over()
             writer.start()
+            writer.goes_on()
         if rereading:
             writer.retire(first, None)
         writer.end(replace(writer.known, stat=stat, parser_state=self._state(state, last_id),

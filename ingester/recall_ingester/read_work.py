@@ -17,7 +17,7 @@ from recall_ingester import starting_point
 from recall_ingester.checkpoint import Checkpoint, Stat, has_raw
 from recall_ingester.original import SPAN_BYTES
 from recall_ingester.pieces import PieceWriter
-from recall_ingester.pipeline import RowBuilder
+from recall_ingester.pipeline import RowBuilder, safe_id
 from recall_ingester.plan import Work
 from recall_ingester.read_document import DocumentReader
 from recall_ingester.read_file import FileReader
@@ -75,7 +75,10 @@ def _read_lines(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: 
 
 
 def _read_document(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: Stat) -> None:
-    with run.large_document if stat.size > _LARGE_BYTES else nullcontext():
+    is_large = stat.size > _LARGE_BYTES
+    if is_large:
+        run.turns.wait(item)  # the file before may wait for the lock
+    with run.large_document if is_large else nullcontext():
         _read_whole_document(run, item, output, opened, stat)
 
 
@@ -120,7 +123,7 @@ def _read_container(run: Pass, item: Work, output: Output) -> None:
         if not item.file.always:
             _note_opening(run, item, "changed")
         for member in container.members():
-            path = f"{item.key}#{member.external_id}"
+            path = f"{item.key}#{safe_id(member.external_id)}"
             seen.add(path)
             known = members.get(path)
             if known and not everything and _is_same(run, known, member):

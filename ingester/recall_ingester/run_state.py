@@ -12,6 +12,7 @@ from recall_ingester.checkpoint import Checkpoint
 from recall_ingester.plan import Claims
 from recall_ingester.sinks import Batch, Sink, Written
 from recall_ingester.summary import Summary
+from recall_ingester.turns import Turns
 
 #: A pass that takes long says that it is alive this often.
 _BEAT_SECONDS = 20.0
@@ -40,6 +41,7 @@ class Pass:
 
     options: Options
     claims: Claims
+    turns: Turns
     summary: Summary
     total_bytes: int
     progress: Progress | None

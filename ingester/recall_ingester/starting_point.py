@@ -9,6 +9,7 @@ from typing import IO, Any
 from recall.jsontext import MalformedLine, loads
 from recall.keys import session_key
 from recall_ingester.checkpoint import ANCHOR_BYTES, Checkpoint, Reason, Stat, judge
+from recall_ingester.pipeline import safe_id
 from recall_ingester.plan import Work, is_superseded
 from recall_ingester.reader import decompressed, read_lines, trim
 from recall_ingester.run_state import Pass
@@ -27,9 +28,17 @@ def is_new(known: Checkpoint | None, file: SourceFile | None = None) -> bool:
     return known.lines == 0 and known.session_key is None and known.unreadable is not None
 
 
+def may_claim(item: Work) -> bool:
+    """Whether reading a file may need the id of a session that it does not have yet."""
+    if item.file.shape == "container":
+        return True
+    return item.file.owns_session and is_new(item.known, item.file)
+
+
 def is_provisional(known: Checkpoint, file: SourceFile) -> bool:
     """Whether a session goes by the place of its file because no record told its id."""
-    ids = (file.relative, f"{file.relative}@")
+    place = safe_id(file.relative)
+    ids = (place, f"{place}@")
     external = external_id(known)
     return (
         file.owns_session
@@ -71,8 +80,9 @@ def of_document(run: Pass, item: Work, data: bytes, stat: Stat) -> tuple[Checkpo
 
 def of_member(run: Pass, item: Work, external_id: str, path: str, stat: Stat) -> Checkpoint:
     """The first checkpoint of one session of a container."""
+    run.turns.wait(item)
     external, taken_over = run.claims.claim(
-        external_id,
+        safe_id(external_id),
         item.file,
         lambda owner: is_superseded(owner, item.file) or run.claims.is_gone(owner),
     )
@@ -94,13 +104,15 @@ def first_checkpoint(
     described = describe(item.file)
     if not item.file.owns_session:
         return Checkpoint(item.key, item.source.name, None, stat, described=described), "new"
+    run.turns.wait(item)
     external, taken_over = run.claims.claim(
-        natural or item.file.relative,
+        safe_id(natural or item.file.relative),
         item.file,
         lambda owner: (
             is_superseded(owner, item.file) or (run.claims.is_gone(owner) and begins_as(owner))
         ),
     )
+    run.turns.done(item)
     checkpoint = Checkpoint(
         item.key,
         item.source.name,

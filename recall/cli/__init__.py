@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
@@ -35,7 +36,7 @@ from recall.cli import (
     verify,
 )
 from recall.cli.output import print_error
-from recall.errors import RecallError
+from recall.errors import RecallError, TargetError
 
 app = typer.Typer(
     name="recall",
@@ -89,6 +90,13 @@ def _root(
     """Search the session logs of every coding agent on all your machines."""
 
 
+#: What a place has against being written to. Any other error of the system is one of this program.
+_PLACES = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO,
+     errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+)  # fmt: skip
+
+
 def main() -> None:
     """Run the command; an expected error becomes one line, a hint and its exit code."""
     log.configure("warning")
@@ -100,3 +108,14 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in _PLACES:
+            raise
+        where = f"`{error.filename}` cannot be used" if error.filename else "a file cannot be used"
+        print_error(
+            TargetError(
+                f"{where}: {error.strerror}",
+                hint="may this account write there, and is there room? RECALL_HOME names the home",
+            )
+        )
+        sys.exit(TargetError.exit_code)

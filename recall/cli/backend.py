@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Protocol
 
+from recall.cli.extras import JOIN_OR_INSTALL
 from recall.client import Answer, Params, RecallClient
 from recall.config import Settings
 from recall.errors import MissingExtraError, NotFoundError
@@ -69,8 +70,8 @@ def open_backend(settings: Settings) -> Iterator[Backend]:
         return
     if not all(find_spec(name) for name in _NEEDED):
         raise MissingExtraError(
-            "reading the local store needs the server part",
-            hint="pip install 'recall[server]', or set RECALL_URL to the address of a server",
+            "this machine has joined no server, and a store of its own needs the server part",
+            hint=JOIN_OR_INSTALL,
         )
     embedded = settings.database_url is None
     if embedded and not (settings.home / "pg").exists():

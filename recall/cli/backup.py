@@ -21,7 +21,7 @@ from recall.cli.backup_proof import Proof, print_proof, prove
 from recall.cli.extras import need_server
 from recall.cli.ingest import progress_bar
 from recall.cli.output import note, print_error, print_json, screen
-from recall.cli.terminal import short_age, short_size
+from recall.cli.terminal import counted, short_age, short_size
 from recall.config import Settings, load_settings
 from recall.errors import NotFoundError, RecallError, StoreError, UsageError
 from recall.identity import load_identity
@@ -69,6 +69,11 @@ def backup(
     log.configure(settings.log_level)
     folder = backup_folder(settings, to)
     if listing:
+        if verify or verify_every is not None or every is not None or without_vectors:
+            raise UsageError(
+                "--list makes and proves nothing",
+                hint="`recall backup --list` by itself, or with --to",
+            )
         need_server()
         _print_list(folder, as_json=as_json)
         return
@@ -208,7 +213,8 @@ def _print_taken(taken: Taken, proof: Proof | None, *, as_json: bool) -> None:
     if not manifest.vectors:
         note("without the vectors, which the embedder makes again after a restore")
     if taken.deleted:
-        note(f"{len(taken.deleted)} old backups deleted (`backup_keep`, `backup_keep_days`)")
+        deleted = counted(len(taken.deleted), "old backup")
+        note(f"{deleted} deleted (`backup_keep`, `backup_keep_days`)")
     if proof:
         print_proof(proof)
     else:
@@ -243,7 +249,7 @@ def _print_list(folder: Path, *, as_json: bool) -> None:
         screen.print(table)
     for name, reason in others.items():
         note(f"not a backup: `{name}`: {reason}")
-    note(f"{len(backups)} backups in `{folder}`")
+    note(f"{counted(len(backups), 'backup')} in `{folder}`")
 
 
 def _verified(item: Backup, now: datetime) -> Text:

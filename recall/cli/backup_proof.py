@@ -139,7 +139,7 @@ def look_for_canaries(url: str, settings: Settings) -> tuple[dict[str, int], dic
         if _look_by_meaning(connection, settings):
             found["semantic"] = 1
         else:
-            skipped["semantic"] = "no vectors"
+            skipped["semantic"] = "no vectors, or none of a text that stands only once"
     return found, skipped
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from recall.cli.output import print_json, screen
 from recall.cli.programs import embedded_programs
 from recall.cli.terminal import short_size
 from recall.config import Settings, load_settings
-from recall.errors import ConfigError
+from recall.errors import ConfigError, MissingExtraError
 
 app = typer.Typer(help="Look at and maintain the database.", no_args_is_help=True)
 
@@ -96,9 +97,19 @@ def psql(context: typer.Context) -> None:
     from recall_sql.store import open_store
 
     with open_store(settings, migrate=False) as database_url:
-        argv = [str(embedded_programs() / "psql"), *context.args]
+        argv = [_psql(), *context.args]
         code = subprocess.call(argv, env={**os.environ, **_libpq_environment(database_url)})
     raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+def _psql() -> str:
+    """That of the embedded PostgreSQL, else the one on the PATH."""
+    try:
+        return str(embedded_programs() / "psql")
+    except MissingExtraError:
+        if found := shutil.which("psql"):
+            return found
+        raise
 
 
 @app.command("size")

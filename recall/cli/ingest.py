@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from recall.cli.extras import need_server
+from recall.cli.extras import JOIN_OR_INSTALL, need_server
 from recall.cli.output import note, notes, print_json, screen
 from recall.config import Settings, load_settings
 from recall.errors import UsageError
@@ -54,7 +54,7 @@ def ingest(
     )
 
     if not feeds_server(settings):
-        need_server()
+        need_server(hint=JOIN_OR_INSTALL)
     sources = select_sources(settings, source)
     with open_target(settings) as url, _stop_on_signal() as stop:
         interval = settings.ingest_every_seconds if watch else every

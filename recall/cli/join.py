@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import typer
 
 from recall.cli.output import note, print_json, screen
-from recall.client import RecallClient
+from recall.client import RecallClient, base_url
 from recall.config import Settings, find_home, load_settings
-from recall.errors import AccessError, RecallError, StoreUnavailableError, UsageError
+from recall.errors import AccessError, ConfigError, RecallError, StoreError, UsageError
 from recall.identity import Identity, find_identity, host_name, write_identity
 from recall.joined import (
     Joined,
@@ -39,7 +39,7 @@ def join(
     address of the server and the token go to the home; nothing is sent of the session logs yet.
     """
     settings = load_settings()
-    url = url.rstrip("/")
+    url = _address(url)
     _check_free(settings.home, url)
     if not json:
         _warn_of_plain_http(url)
@@ -69,6 +69,16 @@ def leave() -> None:
         note(f"`recall token revoke {joined.host}` on the server makes the token worthless")
 
 
+def _address(url: str) -> str:
+    try:
+        return base_url(url)
+    except ConfigError as error:
+        raise UsageError(
+            "URL must be the http or https address of a Recall server",
+            hint="for example http://server:7717, as `recall token create` prints it",
+        ) from error
+
+
 def _check_free(home: Path, url: str) -> None:
     before = read_joined(home)
     if before is not None and before.url != url:
@@ -86,12 +96,8 @@ def _join(settings: Settings, url: str, code: str) -> Joined:
     with RecallClient(replace(settings, url=url, token=None)) as client:
         try:
             answer = client.join(code, install_id, host)
-        except StoreUnavailableError as error:
-            raise StoreUnavailableError(
-                error.message,
-                hint="is the address right, and does the server run? if the code was used without"
-                " an answer, `recall token create` makes another one",
-            ) from error
+        except RecallError as error:
+            raise type(error)(error.message, hint=_hint_for(url, error)) from error
     try:
         joined = Joined(url, str(answer["host"]), str(answer["token"]))
     except KeyError:
@@ -102,6 +108,18 @@ def _join(settings: Settings, url: str, code: str) -> Joined:
         write_identity(settings.home, Identity(joined.host, install_id))
     write_joined(settings.home, joined)
     return joined
+
+
+def _hint_for(url: str, error: RecallError) -> str | None:
+    """What to do about a failed attempt to join; the client's hints are about a setting."""
+    if isinstance(error, StoreError) and "RECALL_URL" in (error.hint or ""):
+        return (
+            "is the address right, and does the server run? if the code was used without an answer,"
+            " `recall token create` makes another one"
+        )
+    if error.hint is None and urlsplit(url).path:
+        return f"`{urlsplit(url).path}` is asked for below the server; leave it out"
+    return error.hint
 
 
 def _try_token(settings: Settings, joined: Joined) -> None:

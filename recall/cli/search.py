@@ -12,7 +12,14 @@ from typer.core import TyperCommand
 
 from recall.cli.backend import open_backend
 from recall.cli.output import note, print_json, screen
-from recall.cli.terminal import highlight, one_line, printable, project_name, short_time
+from recall.cli.terminal import (
+    counted,
+    highlight,
+    one_line,
+    printable,
+    project_name,
+    short_time,
+)
 from recall.client import Answer
 from recall.config import load_settings
 
@@ -157,12 +164,13 @@ def _ranks(ranks: Mapping[str, Any]) -> str:
 def _places(number: int) -> str:
     if number >= _MOST_PLACES:
         return f"{number} other places or more"
-    return "1 other place" if number == 1 else f"{number} other places"
+    return counted(number, "other place")
 
 
 def _print_footer(answer: Answer) -> None:
     """How the answer came about, on stderr, so that piped hits stay hits."""
-    line = f"{len(answer['hits'])} hits, mode {answer['mode_used']}, {answer['took_ms']:.0f} ms"
+    hits = counted(len(answer["hits"]), "hit")
+    line = f"{hits}, mode {answer['mode_used']}, {answer['took_ms']:.0f} ms"
     note(line)
     for reason in answer["reasons"]:
         note(f"{'degraded' if answer['degraded'] else 'note'}: {printable(str(reason))}")

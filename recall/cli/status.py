@@ -33,7 +33,7 @@ def status(
         print_json({**answer, "running": running})
         return
     _print_store(settings, answer)
-    _print_running(running)
+    _print_running(settings, running)
     _print_components(answer["components"])
     _print_embedding(answer.get("embedding", []))
     # A server of before hosts had tokens does not tell them apart.
@@ -59,7 +59,9 @@ def _print_store(settings: Settings, answer: Answer) -> None:
     screen.print(Text(f"database  PostgreSQL {answer['server_version']}, {size}, {version}"))
 
 
-def _print_running(running: dict[str, Any] | None) -> None:
+def _print_running(settings: Settings, running: dict[str, Any] | None) -> None:
+    if running is None and (settings.url or settings.database_url):
+        return  # the store is elsewhere, and what runs for it is among the components
     if running is None:
         screen.print(Text("running   no `recall up` in this home"))
         return
@@ -118,7 +120,7 @@ def _percent(share: float) -> str:
 
 def _print_sources(sources: list[Answer], hosts: dict[str, Answer]) -> None:
     if not sources:
-        note("nothing has been ingested yet; `recall up` reads the logs of this machine")
+        note("nothing has been stored yet: `recall ingest` reads the logs of a machine")
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     # A server of before notes does not count them.

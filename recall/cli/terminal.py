@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", text.replace("\r", "\n"))
 
 
+def counted(number: int, what: str) -> str:
+    """``1 hit``, ``2 hits``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def one_line(text: str | None, most: int = 80) -> str:
     """The text on one line, cut at ``most`` characters."""
     words = " ".join(printable(text or "").split())

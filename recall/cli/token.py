@@ -16,7 +16,7 @@ from rich.table import Table
 from recall.cli.address import Address, parse_listen
 from recall.cli.extras import need_server
 from recall.cli.output import note, print_json, screen
-from recall.cli.terminal import short_time
+from recall.cli.terminal import counted, short_time
 from recall.config import Settings, load_settings
 from recall.errors import NotFoundError, UsageError
 from recall.identity import host_name
@@ -111,7 +111,7 @@ def revoke(
     for row in revoked:
         screen.print(f"revoked {row['jti']} of `{row['host']}`", markup=False)
     if codes:
-        screen.print(f"withdrew {codes} unused codes of `{what}`", markup=False)
+        screen.print(f"withdrew {counted(codes, 'unused code')} of `{what}`", markup=False)
 
 
 def _settings() -> Settings:

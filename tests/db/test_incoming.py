@@ -441,7 +441,8 @@ def test_notes_and_prompts_of_another_host_stay_as_they_are(doors: Doors, databa
         connection.execute("update recall.note set is_current = false where id = %s", (kept.id,))
     row = {name: getattr(forged, name) for name in forged.__slots__} | {"id": kept.id}
     door = doors(database, SECOND_HOST)
-    door.store(batch(piece(1, path=NOTES, name=None), notes=[(0, NoteRow(**row))]))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="of a row of another host"):
+        door.store(batch(piece(1, path=NOTES, name=None), notes=[(0, NoteRow(**row))]))
     with connect(database, application="tests") as connection:
         connection.execute("update recall.note set is_current = true where id = %s", (kept.id,))
     after = everything_stored(database)

@@ -79,7 +79,7 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
     for end in (one, other):
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-            end.close()
+        end.close()
 
 
 @dataclass

@@ -137,6 +137,33 @@ def test_a_row_that_changed_between_two_requests_is_sent_after_all(bench: Bench)
     assert rows(bench.database, found) == [(1,)]
 
 
+def test_a_store_that_is_set_back_during_a_pass_misses_no_line(bench: Bench) -> None:
+    """What was stored after the backup is read again, though a pass that is under way went on."""
+    bench.read()
+    for number in range(3):
+        with log(bench.folder, number).open("ab") as file:
+            file.write(line(f"{number} says more", 9))
+
+    def restore() -> None:
+        held.wait()
+        with connect(bench.database, application="tests", autocommit=True) as connection:
+            connection.execute(
+                "truncate recall.session, recall.message, recall.message_text, recall.raw_segment,"
+                " recall.raw_blob, recall.ingest_state"
+            )
+        held.release()
+
+    with bench.served.switches.hold("before body", path="/incoming_session") as held:
+        thread = threading.Thread(target=restore)
+        thread.start()
+        with pytest.raises(StoreUnavailableError):
+            bench.read()
+        thread.join()
+    bench.read()
+    assert rows(bench.database, "select count(*) from recall.message") == [(27,)]
+    bench.check()
+
+
 def test_a_yes_that_wrote_nothing_is_noticed(bench: Bench) -> None:
     bench.served.switches.answer(200, path="/incoming_message", code="none")
     bench.read()

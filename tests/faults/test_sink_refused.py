@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from recall.errors import StoreError
-from recall.records import MessageRow
+from recall.records import MessageRow, SessionRow
 from recall_ingester.pipeline import RowBuilder
-from tests.db.ingesting import contents, rows
+from recall_ingester.sinks.postgrest import _Attempt
+from tests.db.ingesting import HOST, contents, rows
 from tests.faults.sink_bench import Bench, line, log
 
 _COUNTS = """
@@ -102,17 +104,54 @@ def test_bad_keys_and_bad_documents_cost_their_row(
 
 
 @pytest.mark.usefixtures("unclean")
-def test_a_session_that_is_refused_takes_its_lines_with_it(bench: Bench) -> None:
+def test_a_title_that_is_refused_costs_no_line(bench: Bench) -> None:
+    """The first text is the title as well: the session is stored by its name."""
     path = log(bench.folder)
-    path.write_bytes(path.read_bytes() + line("\0title", 9))
-    with path.open("ab") as file:
-        file.write(b'{"type":"summary","summary":"bad \\u0000 title","leafUuid":"x"}\n')
-    path.write_bytes(path.read_bytes().replace(b"/home/dev/shop", b"/home/dev/\\u0000"))
+    path.write_bytes(line("bad \0", 1) + line("good", 2) + line("good as well", 3))
     summary = bench.read()
-    assert summary.stored == 16
-    assert summary.lines_seen == 16 + summary.quarantined + summary.merged + summary.skipped
-    assert summary.quarantined >= 9
+    assert (summary.stored, summary.quarantined) == (18, 1)
+    assert rows(bench.database, _COUNTS, str(path)) == [(3, 2, 0, 1, 0)]
+    assert {"good", "good as well"} <= set(contents(bench.database))
+    assert rows(bench.database, "select count(*) from recall.session") == [(3,)]
+
+
+def test_a_session_whose_name_is_refused_takes_its_lines_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = log(bench.folder)
+    make = RowBuilder.session
+
+    def odd(*given: Any, **named: Any) -> SessionRow:
+        row = make(*given, **named)
+        return replace(row, source="\0") if row.path == str(path) else row
+
+    monkeypatch.setattr(RowBuilder, "session", odd)
+    summary = bench.read()
+    assert (summary.stored, summary.quarantined) == (16, 8)
+    assert rows(bench.database, _COUNTS, str(path)) == [(8, 0, 0, 8, 0)]
     assert rows(bench.database, "select count(*) from recall.session") == [(2,)]
+
+
+@pytest.mark.usefixtures("unclean")
+def test_a_file_of_bad_lines_alone_does_not_stop_the_pass(bench: Bench) -> None:
+    """So many bad lines look like a store that is wrong; a row that is good tells them apart."""
+    for number in (1, 2):
+        log(bench.folder, number).unlink()
+    path = log(bench.folder)
+    path.write_bytes(b"".join(line(f"{n} \0", n) for n in range(30)))
+    assert bench.read().quarantined == 30
+    assert rows(bench.database, _COUNTS, str(path)) == [(30, 0, 0, 30, 0)]
+    assert [row[3] for row in rows(bench.database, _QUARANTINE)] == list(range(30))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["session", "key", "prompt_key", "note_key", "message", "prompt", "note", "taken_back",
+     "document"],
+)  # fmt: skip
+def test_a_good_row_is_taken(bench: Bench, kind: str) -> None:
+    with closing(bench.member.sink()) as sink:
+        assert _Attempt(sink._wire, HOST)._takes(kind)
 
 
 def test_a_store_that_refuses_everything_is_no_quarantine(bench: Bench) -> None:

@@ -412,3 +412,34 @@ def test_public_ipv6_addresses_of_one_customer_share_their_places() -> None:
     assert [visit.share for visit in shares if isinstance(visit, Visit)] == [
         "2001:db8:1:2::/64", "2001:db8:1:2::/64", "2001:db8:1:3::/64", "fd00::1",
     ]  # fmt: skip
+
+
+def test_what_waits_in_memory_is_bounded_by_address_and_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "MOST_HELD_BYTES", 10)
+    monkeypatch.setattr(admission, "MOST_HELD_BYTES_AT_ALL", 15)
+    inner = Waiting()
+    app = guarded(inner)
+
+    async def post(peer: str, size: int) -> int:
+        request = {**rest(**{"content-length": str(size)}), "client": (peer, 50_000)}
+        sent = await exchange(app, request, pieces(bytes(size)))
+        return int(sent[0]["status"])
+
+    async def run() -> None:
+        first = asyncio.create_task(post("10.0.0.1", 10))
+        while inner.entered < 1:
+            await asyncio.sleep(0)
+        assert await post("10.0.0.1", 1) == 429
+        assert await post("10.0.0.2", 6) == 429
+        second = asyncio.create_task(post("10.0.0.2", 5))
+        while inner.entered < 2:
+            await asyncio.sleep(0)
+        inner.release.set()
+        assert (await first, await second) == (200, 200)
+        assert await post("10.0.0.2", 10) == 200
+        assert not await exchange(app, rest(**{"content-length": "4"}), pieces())
+        assert await post("127.0.0.1", 10) == 200
+
+    asyncio.run(run())

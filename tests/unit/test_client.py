@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,6 +101,36 @@ def test_a_server_that_is_away_can_be_asked_again(error: Exception, told: str) -
         ask(answer)
     assert failed.value.retryable
     assert failed.value.hint
+
+
+def refused_by(reason: ssl.SSLError) -> httpx.ConnectError:
+    """As the library gives it on: what TLS said stands two causes deep."""
+    between = OSError("wrapped")
+    between.__context__ = reason
+    error = httpx.ConnectError("wrapped again")
+    error.__cause__ = between
+    return error
+
+
+def test_a_certificate_that_is_not_trusted_is_told_as_that() -> None:
+    reason = ssl.SSLCertVerificationError("refused")
+    reason.verify_message = "self-signed certificate"
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise refused_by(reason)
+
+    told = r"certificate of `\S+` is not trusted \(self-signed certificate\)"
+    with pytest.raises(StoreUnavailableError, match=told) as failed:
+        ask(answer)
+    assert failed.value.hint and "SSL_CERT_FILE" in failed.value.hint
+
+
+def test_a_server_without_tls_is_told_as_that() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise refused_by(ssl.SSLError("wrong version number"))
+
+    with pytest.raises(StoreUnavailableError, match="does not speak TLS"):
+        ask(answer)
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -101,6 +102,38 @@ def test_only_what_the_protocol_needs_goes_on_and_comes_back(rest: httpx.Client)
     assert answer.headers["content-type"] == "application/json"
     assert not {"set-cookie", "location"} & set(answer.headers)
     assert answer.headers["server"] == "uvicorn"
+
+
+def speak(rest: httpx.Client, request: bytes) -> bytes:
+    """The answer to bytes that no client library would send."""
+    assert rest.base_url.port is not None
+    with socket.create_connection((rest.base_url.host, rest.base_url.port), 10) as line:
+        line.sendall(request)
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("length", [b"0", b"1", b"400"])
+def test_of_two_lengths_of_a_body_only_the_counted_one_goes_on(
+    length: bytes, rest: httpx.Client
+) -> None:
+    head = b"POST /rest/incoming_key HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    lengths = b"Content-Length: " + length + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = speak(rest, head + lengths + b"2\r\n{}\r\n0\r\n\r\n")
+    assert b" 201 " in answer.split(b"\r\n")[0]
+    told = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert told["body"] == "{}"
+    assert dict(told["headers"])["content-length"] == "2"
+    assert "transfer-encoding" not in dict(told["headers"])
+
+
+@pytest.mark.parametrize(
+    "head", [b"/rest/incoming_key?n=1#x HTTP/1.1", b"/rest/incoming_key HTTP/1.1\r\nPrefer: \xff"]
+)
+def test_what_cannot_be_said_to_postgrest_is_refused(head: bytes, rest: httpx.Client) -> None:
+    answer = speak(
+        rest, b"POST " + head + b"\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    assert b" 400 " in answer.split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 409, 500, 503])

@@ -12,12 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from recall import processes, samples
-from recall.cli import app
+from recall.cli import app, main
 from recall.cli import extras as extras_module
 from recall.cli.address import Address, bind, parse_listen
 from recall.cli.found import pick_query
 from recall.cli.running import find_running, stop_leftovers
-from recall.errors import BusyError, ConfigError, MissingExtraError
+from recall.errors import BusyError, ConfigError, MissingExtraError, UsageError
+from recall.identity import Identity, write_identity
+from recall.joined import Joined, write_joined
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +159,58 @@ def test_doctor_reports_a_taken_port_and_a_damaged_identity(
     assert result.exit_code == 1
     failed = {c["name"] for c in json.loads(result.stdout)["checks"] if c["status"] == "fail"}
     assert failed == {"identity", "running"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "laptop",
+        "server:7717",
+        "ftp://server",
+        "http://",
+        "http://server?x=1",
+        "http://me:pw@server",
+    ],
+)
+def test_what_is_no_address_of_a_server_is_not_joined(
+    home: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("RECALL_HOME", str(home))
+    done = CliRunner().invoke(app, ["join", url, "AAAAA-BBBBB-CCCCC-DDDDD-EEEEE"])
+    assert isinstance(done.exception, UsageError)
+    assert "pw" not in done.exception.message
+    assert not list(home.iterdir())
+
+
+def test_a_machine_that_feeds_a_server_needs_no_free_port(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port may be that of the server itself, in a container of the same machine."""
+    monkeypatch.setenv("RECALL_HOME", str(home))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("RECALL_LISTEN", f"127.0.0.1:{port}")
+        alone = CliRunner().invoke(app, ["doctor"])
+        write_joined(home, Joined("http://127.0.0.1:1", "laptop", "token"))
+        write_identity(home, Identity("laptop", "0" * 32))
+        joined = CliRunner().invoke(app, ["doctor"])
+    assert "is in use by another program" in alone.stdout
+    assert "is in use by another program" not in joined.stdout
+
+
+def test_a_home_that_cannot_be_written_is_told_without_a_traceback(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_joined(home, Joined("http://127.0.0.1:1", "laptop", "token"))
+    write_identity(home, Identity("laptop", "0" * 32))
+    (home / "run").touch()  # where the folder with the locks would be
+    monkeypatch.setenv("RECALL_HOME", str(home))
+    monkeypatch.setattr("sys.argv", ["recall", "ingest"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 73
+    told = capsys.readouterr().err
+    assert "cannot be used: " in told
+    assert "hint: " in told

@@ -184,3 +184,8 @@ def test_path_that_is_not_utf8_becomes_text_that_differs(tmp_path: object) -> No
 
     assert path_key(Path("/logs/ok é.jsonl")) == "/logs/ok é.jsonl"
     assert path_key(Path("/logs/bad \udce9.jsonl")) == "/logs/bad %E9.jsonl"
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-01:00"])
+def test_a_time_outside_of_all_years_of_utc_is_none(text: str) -> None:
+    assert parse_timestamp(text) is None

@@ -36,6 +36,9 @@ class Piece:
     #: A document was read to its end under a new generation: the bytes of the one before are kept
     #: only if something that stood in them was taken back.
     supersedes_raw: bool = False
+    #: How many lines of the generation the store was said to have where this goes on behind them; a
+    #: store that has fewer now refuses the batch.
+    goes_on_from: int | None = None
     #: False for rows out of quarantined lines, which are counted as quarantined already.
     counted: bool = True
 

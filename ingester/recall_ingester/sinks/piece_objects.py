@@ -40,6 +40,7 @@ def _object_of(piece: Piece, number: int, file_number: int) -> dict[str, Any]:
         "file_number": file_number,
         "before": clean_json(asdict(piece.before)),
         "checkpoint": None if checkpoint is None else _checkpoint_object(checkpoint),
+        "goes_on_from": piece.goes_on_from,
     }
 
 

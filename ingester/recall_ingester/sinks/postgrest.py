@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from recall.errors import ConfigError, StoreError, StoreUnavailableError
+from recall.errors import ConfigError, SchemaError, StoreError, StoreUnavailableError
 from recall.hygiene import clean_json
 from recall.identity import Identity
 from recall_ingester.checkpoint import Checkpoint
@@ -40,7 +40,8 @@ _LIST = 5_000
 _STALE_ROUNDS = 6
 #: How often rows are left out of a batch; each time all that were refused until then.
 _REFUSED_ROUNDS = 5
-#: So many refused rows without one that is accepted are no bad rows: it is the store that is wrong.
+#: After so many refused rows without one that is accepted, a row that is good shows whether it is
+#: the store that is wrong.
 _ALL_REFUSED = 20
 
 
@@ -81,7 +82,10 @@ class PostgrestSink:
         while True:
             page = self._list("checkpoints", after=after, most=_PAGE)
             for item in page:
-                checkpoint = checkpoint_of_object(item)
+                try:
+                    checkpoint = checkpoint_of_object(item)
+                except (LookupError, TypeError, ValueError, AttributeError):
+                    raise self._odd_rows() from None
                 found[checkpoint.path] = checkpoint
                 after = checkpoint.path
             if len(page) < _PAGE:
@@ -128,7 +132,7 @@ class PostgrestSink:
 
     def _attempt(self, batch: Batch) -> Written | list[tuple[postgrest_rows.Origin, str]]:
         """Send a batch under a new name; what became of it, or what of it was refused."""
-        attempt = _Attempt(self._wire)
+        attempt = _Attempt(self._wire, self._identity.host)
         attempt.upload("session", postgrest_rows.sessions(batch))
         attempt.upload("key", postgrest_rows.keys(batch))
         attempt.upload("prompt_key", postgrest_rows.prompt_keys(batch))
@@ -232,6 +236,12 @@ class PostgrestSink:
             raise self._odd_answer()
         return answer
 
+    def _odd_rows(self) -> SchemaError:
+        return SchemaError(
+            f"the server at `{self._wire.url}` answers otherwise than this version expects",
+            hint="run the same version of Recall on the server and on this machine",
+        )
+
     def _odd_answer(self) -> StoreError:
         return StoreError(
             f"what answers at `{self._wire.url}` is not a Recall server",
@@ -242,8 +252,10 @@ class PostgrestSink:
 class _Attempt:
     """The rows of one batch under one name: how many went up, and which were refused."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, host: str) -> None:
         self._wire = wire
+        self._host = host
+        self._taken: dict[str, bool] = {}
         self.id = str(uuid.uuid4())
         self.rows: dict[str, int] = {}
         self.refused: list[tuple[postgrest_rows.Origin, str]] = []
@@ -265,10 +277,25 @@ class _Attempt:
                     waiting.extend(part.halves())
                     continue
                 self.refused.append((part.rows[0][1].origin, error.code))
-                if len(self.refused) >= _ALL_REFUSED and not self.rows.get(kind):
+                if len(self.refused) >= _ALL_REFUSED and not self._takes(kind):
                     raise
             else:
                 self.rows[kind] = self.rows.get(kind, 0) + len(part.rows)
+
+    def _takes(self, kind: str) -> bool:
+        """Whether the store takes rows of a kind that are good: many may be bad, as one file is."""
+        if self.rows.get(kind):
+            return True
+        if kind not in self._taken:
+            self._taken[kind] = False
+            for part in parts(postgrest_rows.good_rows(kind, self._host)):
+                try:
+                    body = part.body(str(uuid.uuid4()))
+                    self._wire.upload(kind, f"batch,n,{COLUMNS[kind]}", body)
+                    self._taken[kind] = True
+                except RefusedError:
+                    pass
+        return self._taken[kind]
 
 
 def _chunks(values: list[Any]) -> Iterator[list[Any]]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from recall.records import MessageRow, NoteRow, PromptRow, QuarantineRow
+from recall.records import MessageRow, NoteRow, PromptRow, QuarantineRow, SessionRow
 from recall_ingester.checkpoint import Counts
 from recall_ingester.sinks import Batch, Piece
 from recall_ingester.sinks.postgrest_rows import Origin
@@ -23,9 +23,11 @@ class Refused:
     """Which records of a batch were refused, and with which code.
 
     A record that is refused in part is refused: what else was made of its line is stored as what is
-    found in a damaged line is, and counts as quarantined.
+    found in a damaged line is, and counts as quarantined. What is told of a session costs no line:
+    of one that is refused only the name is sent, and if that is refused too, its lines are.
     """
 
+    told: set[str] = field(default_factory=set)
     sessions: dict[str, str] = field(default_factory=dict)
     rows: dict[int, tuple[str, Origin]] = field(default_factory=dict)
     taken_back: dict[tuple[int, bytes], tuple[str, Origin]] = field(default_factory=dict)
@@ -33,7 +35,9 @@ class Refused:
     def add(self, origin: Origin, code: str) -> bool:
         """Note one; whether there is something that can be left out."""
         if origin.session_key is not None:
-            self.sessions.setdefault(origin.session_key, code)
+            if origin.session_key in self.told:
+                self.sessions.setdefault(origin.session_key, code)
+            self.told.add(origin.session_key)
         elif origin.row is None:
             return False
         elif origin.is_taken_back:
@@ -43,7 +47,7 @@ class Refused:
         return True
 
     def __bool__(self) -> bool:
-        return bool(self.sessions or self.rows or self.taken_back)
+        return bool(self.told or self.sessions or self.rows or self.taken_back)
 
     def without(self, batch: Batch, host: str) -> Batch:
         """The batch without what was refused; the batch itself stays as it is.
@@ -65,7 +69,7 @@ class _Left:
         self.batch = Batch(
             pieces=list(batch.pieces),
             sessions={
-                key: row
+                key: _bare(row) if row.session_key in refused.told else row
                 for key, row in batch.sessions.items()
                 if row.session_key not in refused.sessions
             },
@@ -99,7 +103,9 @@ class _Left:
             if batch.pieces[piece].counted:  # the line of another one is quarantined already
                 self._quarantine(piece, row, code, salvaged=is_salvaged)
         for piece, row, code in gone:
-            self._quarantine(piece, row, code, salvaged=False)
+            # The versions of one record that were taken back are told apart by their text.
+            place = -(1 << 62) + int.from_bytes(row.content_hash[:7], "big"), 0
+            self._quarantine(piece, row, code, salvaged=False, place=place)
 
     def _code_of(self, row: Row) -> str | None:
         if found := self._refused.rows.get(row.id):
@@ -143,11 +149,19 @@ class _Left:
             beside[piece] = len(self.batch.pieces) - 1
         return beside[piece]
 
-    def _quarantine(self, number: int, row: Row, code: str, *, salvaged: bool) -> None:
+    def _quarantine(
+        self,
+        number: int,
+        row: Row,
+        code: str,
+        *,
+        salvaged: bool,
+        place: tuple[int, int] | None = None,
+    ) -> None:
         piece = self.batch.pieces[number]
         text = row.content.encode("utf-8", "replace")
         # A record of a document has no place of its own: a negative number cannot be one.
-        place = self._places.get((number, row.ordinal), (-1 - row.ordinal, 0))
+        place = place or self._places.get((number, row.ordinal), (-1 - row.ordinal, 0))
         self.batch.quarantine.append(
             QuarantineRow(
                 host=self._host,
@@ -164,6 +178,22 @@ class _Left:
                 salvaged=salvaged,
             )
         )
+
+
+def _bare(row: SessionRow) -> SessionRow:
+    return replace(
+        row,
+        parent_key=None,
+        relation=None,
+        title=None,
+        title_rank=0,
+        project=None,
+        branch=None,
+        model=None,
+        client_version=None,
+        started_at=None,
+        ended_at=None,
+    )
 
 
 def _one_quarantined(piece: Piece) -> Piece:

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -13,7 +14,18 @@ import orjson
 
 from recall.document import documents
 from recall.hygiene import clean_json
-from recall.records import MessageRow, NoteRow, PromptRow, RawSpan
+from recall.records import (
+    Message,
+    MessageRow,
+    Note,
+    NoteRow,
+    Parsed,
+    Prompt,
+    PromptRow,
+    RawSpan,
+    SessionDraft,
+)
+from recall_ingester.pipeline import RowBuilder
 from recall_ingester.sinks import Batch
 
 #: Rows and bytes of one request; a row that is larger by itself travels alone.
@@ -160,6 +172,34 @@ def blobs(batch: Batch, known: Container[bytes]) -> Iterator[Item]:
     for span in new.values():
         data = b64encode(span.data).decode()
         yield _item("blob", span, Origin(), data_base64=data)
+
+
+def good_rows(kind: str, host: str) -> Iterator[Item]:
+    """A row that every store takes, where rows of the kind are made of records."""
+    builder = RowBuilder(source="probe", host=host, path="probe", redact_secrets=False)
+    record = Parsed(messages=[Message("user", "text", "probe")])
+    key = builder.key("probe")
+    rows = builder.messages(record, session_key=key, ordinal=0, before=None, damaged=False)
+    batch = Batch(
+        sessions={(key, "probe"): builder.session(SessionDraft("probe"))},
+        messages=[(0, row) for row in rows],
+        taken_back=[(0, row) for row in rows],
+        prompts=[(0, row) for row in builder.prompts([Prompt("probe", None)], ordinal=0)],
+        notes=[(0, row) for row in builder.notes([Note("ledger", "probe", "probe")], ordinal=0)],
+    )
+    whole = {row.id for found in (batch.messages, batch.prompts, batch.notes) for _, row in found}
+    made: dict[str, Iterator[Item]] = {
+        "session": sessions(batch),
+        "key": keys(batch),
+        "prompt_key": prompt_keys(batch),
+        "note_key": note_keys(batch),
+        "message": messages(batch, whole),
+        "prompt": prompts(batch, whole),
+        "note": notes(batch, whole),
+        "taken_back": taken_back(batch),
+        "document": index_documents(batch, {rows[0].id}),
+    }
+    yield from islice(made.get(kind, iter(())), 1)
 
 
 def _of(

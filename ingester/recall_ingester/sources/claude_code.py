@@ -156,7 +156,7 @@ class ClaudeCode(SourceBase):
         if file.label == "prompts":
             return HistoryParser(file.path.parent)
         if file.label == "sidecar":
-            return SidecarParser(external_id)
+            return SidecarParser(file.natural_id or external_id)
         if file.label == "spill":
             return SpillParser(external_id)
         return TranscriptParser(external_id, state)

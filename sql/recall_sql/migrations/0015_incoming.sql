@@ -4,6 +4,12 @@
 -- `n` is the place in the batch: among rows of one key the first counts, or the last where rows are
 -- upserted. What PostgREST exposes stands at the end.
 
+-- Whether whoever reads JSON of a host can do so: deep nesting and endless numbers are errors to many.
+create function recall.is_readable(given jsonb) returns boolean language sql immutable
+return not jsonb_path_exists(given, '$.**{200}') and not jsonb_path_exists(
+    given, '$.** ? (@.type() == "number" && (@ > 1e300 || @ < -1e300))'
+);
+
 -- Rows that came over HTTP wait here for the call that stores their batch. What is lost in a crash is
 -- sent again, so nothing is logged. `batch` names one attempt to send a batch, `n` the row in it; what
 -- has the same key is written over, so a request whose answer was lost is sent again unchanged.
@@ -45,7 +51,8 @@ create unlogged table recall.incoming_note_key (
 create unlogged table recall.incoming_note (like recall.note including constraints);
 alter table recall.incoming_note
     drop column is_current, drop column stored_at, drop column replaced_at,
-    add check (octet_length(path) + octet_length(entry_key) <= 2400);
+    add check (octet_length(path) + octet_length(entry_key) <= 2400),
+    add check (recall.is_readable(fields));
 -- The vector is made here, so that a document that cannot be indexed is refused by itself.
 create unlogged table recall.incoming_document (
     id bigint not null,
@@ -116,6 +123,19 @@ begin
                 kind, bounded
             );
         end loop;
+        -- Times that whoever reads them has years for.
+        for bounded in
+            select a.attname from pg_attribute a
+            where a.attrelid = format('recall.incoming_%s', kind)::regclass and a.attnum > 0
+                and not a.attisdropped and a.atttypid = 'timestamptz'::regtype
+                and a.attname <> 'sent_at'
+        loop
+            execute format(
+                'alter table recall.incoming_%1$s
+                    add check (%2$I >= ''0001-01-01 00:00Z'' and %2$I < ''10000-01-01 00:00Z'')',
+                kind, bounded
+            );
+        end loop;
         has_session := exists (
             select from pg_attribute a
             where a.attrelid = format('recall.incoming_%s', kind)::regclass
@@ -124,8 +144,9 @@ begin
         execute format(
             'create policy own_rows on recall.incoming_%1$s
                 using (host = (select recall.claimed_host()))
-                with check (recall.is_own(host, %2$s))',
-            kind, case when has_session then 'session_key' else 'null' end
+                with check (recall.is_own(host, %2$s) and recall.is_own(host, %3$s))',
+            kind, case when has_session then 'session_key' else 'null' end,
+            case when kind = 'session' then 'parent_key' else 'null' end
         );
         execute format(
             'create view api.incoming_%1$s with (security_invoker = true) as select %2$s
@@ -184,6 +205,7 @@ $$;
 -- A part of a file in a batch, and where its checkpoint moves (recall_ingester/sinks/piece_objects.py).
 -- `counts` has the lines whose fate was known before; of the `row_lines` that gave rows, those that brought
 -- something new count as stored. Pieces of one file share a `file_number` and what was counted `before`.
+-- `goes_on_from` is the number of lines that the reader was told are stored of the generation.
 create type recall.piece as (
     number integer,
     path text,
@@ -200,7 +222,8 @@ create type recall.piece as (
     counts jsonb,
     file_number integer,
     before jsonb,
-    checkpoint jsonb
+    checkpoint jsonb,
+    goes_on_from bigint
 );
 
 create function recall.pieces(given json) returns setof recall.piece language sql immutable
@@ -253,6 +276,37 @@ begin
         order by s.id, s.n
         on conflict (id) do nothing
     $sql$ using note_keys;
+end
+$$;
+
+-- What a session is after another file told of it. A file that only names the session adds what nobody
+-- told; which of two files came first must not matter.
+create or replace function recall.merge_session() returns trigger language plpgsql as $$
+declare
+    other recall.session := old;
+begin
+    if new.path is null and old.path is not null then
+        other := new;
+        new.project := old.project;
+        new.branch := old.branch;
+        new.model := old.model;
+        new.client_version := old.client_version;
+    end if;
+    new.first_seen := old.first_seen;
+    if new.title is null or new.title_rank < old.title_rank then
+        new.title := old.title;
+        new.title_rank := old.title_rank;
+    end if;
+    new.started_at := least(old.started_at, new.started_at);
+    new.ended_at := greatest(old.ended_at, new.ended_at);
+    new.parent_key := coalesce(new.parent_key, old.parent_key);
+    new.relation := coalesce(new.relation, old.relation);
+    new.project := coalesce(new.project, other.project);
+    new.branch := coalesce(new.branch, other.branch);
+    new.model := coalesce(new.model, other.model);
+    new.client_version := coalesce(new.client_version, other.client_version);
+    new.path := coalesce(new.path, old.path);
+    return new;
 end
 $$;
 
@@ -376,12 +430,35 @@ begin
 end
 $$;
 
+-- Refuse what goes on behind lines that are not here (any more): a store that was set back while a file
+-- was read would miss the lines in between for ever. The next pass asks again what is stored.
+create function recall.require_continuity(this_host text, pieces json) returns void
+language plpgsql as $$
+begin
+    if exists (
+        select from (
+            select distinct on (p.path) p.path, p.generation, p.goes_on_from
+            from recall.pieces(pieces) p
+            order by p.path, p.number
+        ) p
+        where p.goes_on_from > 0 and not exists (
+            select from recall.ingest_state s
+            where s.host = this_host and s.path = p.path and s.generation = p.generation
+                and s.lines >= p.goes_on_from
+        )
+    ) then
+        raise sqlstate '40001' using message = 'the store has less of a file than it had';
+    end if;
+end
+$$;
+
 -- The beginning of a batch whose keys are staged: its sessions are stored, what it replaces makes room.
 -- The answer is what is to be written, and whether it takes the place of something.
 create function recall.begin_batch(
     this_host text, pieces json, sessions json, prompt_keys json, note_keys json
 ) returns table (id bigint, replaces boolean) language plpgsql as $$
 begin
+    perform recall.require_continuity(this_host, pieces);
     perform recall.store_sessions(this_host, sessions);
     perform recall.find_changed(prompt_keys, note_keys);
     perform recall.replace_notes(this_host, pieces, note_keys);
@@ -800,7 +877,7 @@ declare
                 'stored', (p.counts ->> 'stored')::bigint + coalesce(w.lines, 0),
                 'merged', (p.counts ->> 'merged')::bigint + p.row_lines - coalesce(w.lines, 0)
             ) else p.counts end,
-            p.file_number, p.before, p.checkpoint
+            p.file_number, p.before, p.checkpoint, p.goes_on_from
         )::recall.piece
         from recall.pieces(pieces) p
         left join (
@@ -1013,6 +1090,31 @@ begin
 end
 $$;
 
+-- Refuse ids of rows of other hosts: their texts in the index would be written over, and what they take
+-- back could not be kept. The API refuses ids that are not those of their rows (recall_api/uploads.py).
+create function recall.require_own_ids(this_host text, this_batch uuid) returns void
+language plpgsql as $$
+begin
+    if exists (
+        select from pg_temp.stage_changed c
+        cross join lateral (
+            select from recall.message_text t where t.id = c.id and t.host <> this_host limit 1
+        ) t
+    ) or exists (
+        select from recall.incoming_taken_back i
+        cross join lateral (
+            select from recall.message_text t
+            where t.id in (i.id, recall.retracted_id(i.id, i.content_hash))
+                and t.host <> this_host
+            limit 1
+        ) t
+        where i.host = this_host and i.batch = this_batch
+    ) then
+        raise sqlstate '42501' using message = 'an id of a row of another host';
+    end if;
+end
+$$;
+
 -- The keys of the messages of a batch that came over HTTP.
 create function recall.stage_keys(this_host text, this_batch uuid) returns void language plpgsql as $$
 begin
@@ -1059,6 +1161,11 @@ begin
     ) then
         raise sqlstate '42501' using message = 'a session of another host';
     end if;
+    if exists (
+        select from recall.pieces(pieces) p where not recall.is_readable(to_jsonb(p))
+    ) then
+        raise sqlstate '22023' using message = 'a piece that nobody could read';
+    end if;
     perform recall.stage_batch();
     perform recall.stage_keys(this_host, this_batch);
     perform recall.begin_batch(
@@ -1066,6 +1173,7 @@ begin
         recall.incoming_rows('prompt_key', this_host, this_batch),
         recall.incoming_rows('note_key', this_host, this_batch)
     );
+    perform recall.require_own_ids(this_host, this_batch);
     select recall.store_blobs(
         array_agg(i.hash), array_agg(i.byte_length), array_agg(i.codec),
         array_agg(decode(i.data_base64, 'base64'))
@@ -1078,9 +1186,13 @@ begin
         project, branch, tool, call_id, native_id, model, is_error, is_damaged, redactions,
         on_active_branch
     )
+    -- A copy has the text of the other one; else it would take its place in what is found.
     select distinct on (i.id)
         i.session_key, i.ordinal, i.part, i.id, i.role, i.kind, i.ts, i.ts_origin, i.content,
-        i.content_hash, i.copy_key, i.project, i.branch, i.tool, i.call_id, i.native_id, i.model,
+        i.content_hash, case when not exists (
+            select from recall.message m
+            where m.copy_key = i.copy_key and m.content_hash <> i.content_hash
+        ) then i.copy_key end, i.project, i.branch, i.tool, i.call_id, i.native_id, i.model,
         i.is_error, i.is_damaged, i.redactions, i.on_active_branch
     from recall.incoming_message i
     join pg_temp.stage_changed c on c.id = i.id
@@ -1298,6 +1410,15 @@ begin
 end
 $$;
 
+-- Those of some original bytes that nothing points to.
+create function recall.unused_blobs(hashes bytea[]) returns bytea[] language sql stable as $$
+    select array(
+        select b.hash from recall.raw_blob b
+        where b.hash = any(hashes)
+            and not exists (select from recall.raw_segment s where s.hash = b.hash)
+    )
+$$;
+
 -- The end of a pass that wrote so many rows, saw these sessions first and replaced these original
 -- bytes. Rows of batches that were given up and old answers go. Dropping bytes comes last: it holds
 -- everybody up.
@@ -1314,6 +1435,7 @@ declare
     );
     old constant timestamptz := now() - interval '1 day';
     kind text;
+    unused bytea[];
     dropped bigint := 0;
 begin
     if own <> '{}' then
@@ -1329,8 +1451,10 @@ begin
     if wrote > 5000 then
         analyze (skip_locked) recall.message_text;
     end if;
-    if cardinality(replaced_raw) > 0 then
-        dropped := recall.drop_unused_blobs(array(select h::bytea from unnest(replaced_raw) h));
+    -- Looked for first, so that a host which only asks holds nobody up.
+    unused := recall.unused_blobs(array(select h::bytea from unnest(replaced_raw) h));
+    if unused <> '{}' then
+        dropped := recall.drop_unused_blobs(unused);
     end if;
     return json_build_object('dropped_blobs', dropped);
 end
@@ -1344,6 +1468,10 @@ as $$
 declare
     this_host constant text := recall.require_host();
 begin
+    -- Whoever asks for the status gets it whole.
+    if octet_length(detail::text) > 65536 or not recall.is_readable(detail::jsonb) then
+        raise sqlstate '22023' using message = 'nobody could read that beat';
+    end if;
     perform recall.beat(this_host, pid, detail::jsonb);
     return json_build_object('host', this_host);
 end

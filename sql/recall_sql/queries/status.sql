@@ -1,7 +1,8 @@
 -- name: sources
 -- What came from each host and source: files, lines by what became of them, sessions, notes, and how
 -- new the newest message is. The age of a message is asked of the index, once per host and source.
--- A database is one file, however many sessions of it there are.
+-- A database is one file, however many sessions of it there are. Sums end where JSON numbers do: hosts
+-- say what they like, and one must not keep the rest from being seen.
 with files as (
     select
         f.host, f.source,
@@ -10,13 +11,13 @@ with files as (
         count(*) filter (where f.source_missing_at is not null) as missing_files,
         count(*) filter (where f.unreadable is not null) as unreadable_files,
         max(f.read_at) as newest_read,
-        sum(f.byte_offset)::bigint as bytes_read,
-        sum(f.raw_bytes)::bigint as bytes_kept,
-        sum(f.lines_seen)::bigint as lines_seen,
-        sum(f.lines_stored)::bigint as lines_stored,
-        sum(f.lines_merged)::bigint as lines_merged,
-        sum(f.lines_quarantined)::bigint as lines_quarantined,
-        sum(f.lines_skipped)::bigint as lines_skipped
+        least(sum(f.byte_offset), 2^53::numeric)::bigint as bytes_read,
+        least(sum(f.raw_bytes), 2^53::numeric)::bigint as bytes_kept,
+        least(sum(f.lines_seen), 2^53::numeric)::bigint as lines_seen,
+        least(sum(f.lines_stored), 2^53::numeric)::bigint as lines_stored,
+        least(sum(f.lines_merged), 2^53::numeric)::bigint as lines_merged,
+        least(sum(f.lines_quarantined), 2^53::numeric)::bigint as lines_quarantined,
+        least(sum(f.lines_skipped), 2^53::numeric)::bigint as lines_skipped
     from recall.ingest_state f
     group by f.host, f.source
 ), sessions as (
@@ -29,7 +30,7 @@ with files as (
     where n.is_current
     group by n.host, n.source
 ), problems as (
-    select q.host, q.source, count(*) as quarantined, sum(q.byte_length)::bigint as bytes_quarantined
+    select q.host, q.source, count(*) as quarantined, least(sum(q.byte_length), 2^53::numeric)::bigint as bytes_quarantined
     from recall.quarantine q
     group by q.host, q.source
 )
