@@ -129,7 +129,7 @@ class RecallClient:
                         )
                 return response.status_code, bytes(body)
         except httpx.ConnectError as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self._url, error) from error
         except httpx.TimeoutException as error:
             raise StoreUnavailableError(
                 f"`{self._url}` did not answer in time",
@@ -140,24 +140,6 @@ class RecallClient:
                 f"the connection to `{self._url}` failed ({type(error).__name__})",
                 hint="is the address (of `recall join` or RECALL_URL) that of a Recall server?",
             ) from error
-
-    def _unreachable(self, error: httpx.ConnectError) -> StoreUnavailableError:
-        reason = _tls_error(error)
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            return StoreUnavailableError(
-                f"the certificate of `{self._url}` is not trusted ({reason.verify_message})",
-                hint="add its authority to the certificates of this system, or name it in"
-                " SSL_CERT_FILE",
-            )
-        if reason is not None:
-            return StoreUnavailableError(
-                f"what answers at `{self._url}` does not speak TLS", hint="is it http, not https?"
-            )
-        return StoreUnavailableError(
-            f"no Recall server answers at `{self._url}`",
-            hint="is it running, and is this machine in its network? `recall join` or RECALL_URL"
-            " named it",
-        )
 
     def _decode(self, status: int, body: bytes) -> Answer:
         try:
@@ -198,7 +180,27 @@ def _error_class(status: int) -> type[RecallError]:
     return StoreError
 
 
-def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+def unreachable(url: str, error: httpx.HTTPError) -> StoreUnavailableError:
+    """Nothing answers at an address, and why, as far as TLS tells."""
+    reason = tls_error(error)
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return StoreUnavailableError(
+            f"the certificate of `{url}` is not trusted ({reason.verify_message})",
+            hint="add its authority to the certificates of this system, or name it in"
+            " SSL_CERT_FILE",
+        )
+    if reason is not None:
+        return StoreUnavailableError(
+            f"what answers at `{url}` does not speak TLS", hint="is it http, not https?"
+        )
+    return StoreUnavailableError(
+        f"no Recall server answers at `{url}`",
+        hint="is it running, and is this machine in its network? `recall join` or RECALL_URL"
+        " named it",
+    )
+
+
+def tls_error(error: BaseException | None) -> ssl.SSLError | None:
     """What TLS had against a connection; the libraries in between wrap it."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__

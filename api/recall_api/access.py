@@ -205,8 +205,10 @@ def _no_token(door: Door) -> Problem:
 def _judge_method(door: Door, method: str) -> Problem | None:
     if method in door.methods:
         return None
+    most, last = ", ".join(door.methods[:-1]), door.methods[-1]
+    told = f"only {most} and {last} are answered here" if most else f"only {last} is answered here"
     allowed = ", ".join(door.methods)
-    return Problem(405, "method", f"only {allowed} is answered here", headers={"Allow": allowed})
+    return Problem(405, "method", told, "see /openapi.json", headers={"Allow": allowed})
 
 
 def _judge_size(door: Door, scope: Scope, headers: Headers) -> Problem | None:

@@ -277,7 +277,7 @@ def test_two_machines_with_the_same_files_leave_what_one_run_each_leaves(
     assert since[0] == since[1]
     doctor = desktop.run("doctor")
     assert doctor.returncode == 1
-    assert f"no Recall server answers at `{desktop.relay.url}/rest`, since {since[0]}" in " ".join(
+    assert f"no Recall server answers at `{desktop.relay.url}`, since {since[0]}" in " ".join(
         doctor.stdout.split()
     )
     desktop.say(3, "away")

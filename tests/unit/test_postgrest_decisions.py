@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,17 @@ def test_a_server_that_was_never_there_is_given_up_soon() -> None:
     with pytest.raises(StoreUnavailableError):
         known.call("checkpoints")
     assert len(seen) == 9
+
+
+def test_a_certificate_that_is_not_trusted_is_told_at_once() -> None:
+    reason = ssl.SSLCertVerificationError("refused")
+    reason.verify_message = "self-signed certificate"
+    error = httpx.ConnectError("wrapped")
+    error.__cause__ = reason
+    handle, seen = answers(error)
+    with pytest.raises(StoreUnavailableError, match=r"of `http://server` is not trusted"):
+        wire(handle).probe()
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import httpx
 
 from recall import __version__
+from recall.client import tls_error, unreachable
 from recall.errors import AccessError, ClaimError, SchemaError, StoreError, StoreUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -179,6 +180,8 @@ class Wire:
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self.url = url.rstrip("/")
+        #: What a person calls it.
+        self._server = self.url.removesuffix("/rest")
         self.errors = errors or SinkErrors()
         self._wait = wait
         self._proven_at: float | None = None
@@ -250,6 +253,8 @@ class Wire:
                 self.errors.add(_network_code(error))
                 refused_connections += isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 failure: Exception = self._unavailable(error)
+                if isinstance(error, httpx.ConnectError) and tls_error(error):
+                    raise failure from error
                 retry_after = 0.0
                 is_broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
                 if is_broken and body is not None and len(body) >= _PIPE_BYTES:
@@ -266,7 +271,8 @@ class Wire:
                 or time.monotonic() - started > _LONGEST_SECONDS
             ):
                 raise failure
-            _log.warning("request sent again", extra={"attempt": attempt, "path": path[:60]})
+            level = logging.INFO if refused_connections == attempt else logging.WARNING
+            _log.log(level, "request sent again", extra={"attempt": attempt, "path": path[:60]})
             self._wait(pause_seconds(attempt, retry_after))
         raise AssertionError("unreachable")
 
@@ -326,21 +332,21 @@ class Wire:
     def _foreign(self, status: int, code: str | None) -> StoreError:
         if code is None:
             return StoreError(
-                f"what answers at `{self.url}` is not a Recall server (status {status})",
+                f"what answers at `{self._server}` is not a Recall server (status {status})",
                 hint="check `url`; a proxy or a login page may stand in between",
             )
         return SchemaError(
-            f"the server at `{self.url}` does not know what this version sends ({code})",
+            f"the server at `{self._server}` does not know what this version sends ({code})",
             hint="run the same version of Recall on the server and on this machine",
         )
 
     def _unavailable(self, error: httpx.HTTPError) -> StoreUnavailableError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            told = f"no Recall server answers at `{self.url}`"
-        elif isinstance(error, httpx.TimeoutException):
-            told = f"the Recall server at `{self.url}` did not answer in time"
+            return unreachable(self._server, error)
+        if isinstance(error, httpx.TimeoutException):
+            told = f"the Recall server at `{self._server}` did not answer in time"
         else:
-            told = f"the connection to the Recall server at `{self.url}` breaks"
+            told = f"the connection to the Recall server at `{self._server}` breaks"
         return StoreUnavailableError(
             told, hint="is it running, and is this machine in its network?"
         )
@@ -348,8 +354,8 @@ class Wire:
     def _overloaded(self, answer: _Answer) -> StoreUnavailableError:
         code = _code_of(answer.problem()) or f"status {answer.status}"
         return StoreUnavailableError(
-            f"the Recall server at `{self.url}` cannot store anything now ({code})",
-            hint="`recall status` on the server says what is wrong there",
+            f"the Recall server at `{self._server}` cannot store anything now ({code})",
+            hint="does PostgREST run there? `docker compose ps` and the log of the API say",
         )
 
 
