@@ -74,7 +74,8 @@ def test_a_machine_that_only_feeds_a_server_gets_no_server(tree: Path, tmp_path:
     assert run([bin_folder / "recall", "ingest", "--help"], env, tmp_path).returncode == 0
     refused = run([bin_folder / "recall", "search", "x"], env, tmp_path)
     assert refused.returncode == 2
-    assert "hint: pip install 'recall[server]'" in refused.stderr
+    assert "hint: `recall join URL CODE`" in refused.stderr
+    assert "pip install 'recall[server]'" in refused.stderr
     assert "Traceback" not in refused.stderr
     nowhere = {"RECALL_URL": f"http://{env['RECALL_LISTEN']}", "RECALL_TOKEN": "a.b.c"}
     away = run([bin_folder / "recall", "ingest", "--once"], env | nowhere, tmp_path)

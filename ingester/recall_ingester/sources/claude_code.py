@@ -97,6 +97,7 @@ LEAVES_OUT = (
         " attributionAgent",
         "whose tokens an answer counts as",
     ),
+    LeavesOut("model", "what a subagent was started with; its session has that of its answers"),
     LeavesOut("agentName, teamName", "names of an agent and its team, with every record"),
     LeavesOut("slug", "a second, made-up name of the session"),
     LeavesOut(
