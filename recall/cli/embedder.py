@@ -46,15 +46,16 @@ def embedder(
 
     host = load_identity(settings.home, host=settings.host).host
     migrate = settings.database_url is None
-    with open_store(settings, migrate=migrate) as url, _listener(settings) as listener:
+    with open_store(settings, migrate=migrate) as url:
         refuse_newer_database(url)
-        yield_to_others()
-        running = Embedder(settings, url, host, loader(settings))
-        with serve_health(running.health, listener), stop_on_signal(running):
-            if once:
-                _run_once(running, url)
-            else:
-                running.run()
+        with _listener(settings) as listener:
+            yield_to_others()
+            running = Embedder(settings, url, host, loader(settings))
+            with serve_health(running.health, listener), stop_on_signal(running):
+                if once:
+                    _run_once(running, url)
+                else:
+                    running.run()
 
 
 def loader(settings: Settings) -> Callable[[str], Model]:

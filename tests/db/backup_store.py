@@ -96,11 +96,16 @@ def named(url: str, name: str) -> str:
 def command(home: Path, arguments: list[str], more: Mapping[str, str], script: str = "") -> Done:
     """Run the command as a process; ``script`` is run in it first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RECALL_")}
+    own = {
+        "RECALL_HOME": str(home),
+        "RECALL_EMBED_LISTEN": "",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     code = f"import sys\n{script}\nsys.argv = ['recall', *{arguments!r}]\n"
     code += "from recall.cli import main\nmain()"
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=kept | {"RECALL_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)} | dict(more),
+        env=kept | own | dict(more),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,8 +73,8 @@ def backup(filled: str, folder: Path) -> Backup:
 def recall(home: Path, folder: Path) -> Callable[..., Done]:
     """Runs the command on a database."""
 
-    def run(url: str, *arguments: object, script: str = "") -> Done:
-        env = {"RECALL_DATABASE_URL": url, "RECALL_BACKUP_DIR": str(folder)}
+    def run(url: str, *arguments: object, script: str = "", **more: str) -> Done:
+        env = {"RECALL_DATABASE_URL": url, "RECALL_BACKUP_DIR": str(folder)} | more
         return command(home, list(map(str, arguments)), env, script)
 
     return run
@@ -497,9 +498,11 @@ def test_store_of_a_newer_version_is_refused_by_every_command(database: str, rec
         f"{latest_version()}) hint: upgrade recall"
     )
     refused = {}
-    for arguments in COMMANDS:
-        done = recall(database, *arguments)
-        refused[" ".join(arguments)] = (done.returncode, done.stdout, errors_of(done))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        for arguments in COMMANDS:
+            done = recall(database, *arguments, RECALL_EMBED_LISTEN=taken)
+            refused[" ".join(arguments)] = (done.returncode, done.stdout, errors_of(done))
     assert refused == {" ".join(arguments): (69, "", line) for arguments in COMMANDS}
 
 
