@@ -93,6 +93,12 @@ class Checkpoint:
     unfinished_length: int = 0
     unfinished_hash: bytes = b""
 
+    @property
+    def file(self) -> str:
+        """The path of the file, or of the container of the session, where it is longer than its
+        key can be."""
+        return (self.described or {}).get("path") or self.container or self.path
+
     def restart(self, stat: Stat) -> Checkpoint:
         """The checkpoint from which a rewritten file is read from zero."""
         return replace(

@@ -178,7 +178,7 @@ class Importer:
         writer.end(replace(writer.known, byte_offset=at, raw_bytes=at, head_hash=digest))
 
     def _writer(self, source: str, path: str, *, external_id: str | None = None) -> PieceWriter:
-        known = self._seen.get(path) or self._known.get(path)
+        known = stored = self._seen.get(path) or self._known.get(path)
         if known is None:
             key = session_key(source, self._options.host, external_id) if external_id else None
             described = {"label": "conversation" if key else "import", "shape": "document"}
@@ -192,7 +192,12 @@ class Importer:
             redact_secrets=self._options.redact,
         )
         return PieceWriter(
-            known, rows, host=self._options.host, batch=self._batch, flush=self._flush
+            known,
+            rows,
+            host=self._options.host,
+            batch=self._batch,
+            flush=self._flush,
+            stored=stored,
         )
 
     def _flush(self, batch: Batch) -> Written:

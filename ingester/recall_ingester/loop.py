@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -19,6 +20,7 @@ from recall_ingester.plan import Claims, Plan, Work, make_plan
 from recall_ingester.read_work import read_work
 from recall_ingester.run_state import Options, Output, Pass, Progress
 from recall_ingester.sinks import Batch, Sink, Written
+from recall_ingester.sinks.overtaken import OvertakenError, Remainder, leave_out
 from recall_ingester.sources.base import Source
 from recall_ingester.starting_point import may_claim
 from recall_ingester.summary import Summary
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 #: Files are read and written by this many threads; the database works in as many processes beside.
 #: One more than the cores of a small machine, so that one reads while the others wait for commits.
 _WORKERS = 3
+#: How often a pass reads what other ingesters of the host read at the same time.
+_ROUNDS = 3
 
 
 def run_pass(
@@ -68,6 +72,7 @@ def run_pass(
         run.beat(main)
         main.begin(run.total_bytes)
         _run_workers(run, plan.work, sinks)
+        _read_overtaken(run, sinks)
         plan.missing.extend(run.gone)
         _note_absences(main, plan, known)
         main.finish(run.new_sessions, wrote=summary.messages, replaced_raw=run.replaced_raw)
@@ -119,23 +124,70 @@ def _run_workers(run: Pass, work: Sequence[Work], sinks: Sequence[Sink]) -> None
                 raise
 
 
+def _read_overtaken(run: Pass, sinks: Sequence[Sink]) -> None:
+    """Read what another ingester of this host read at the same time, from where that left it.
+
+    What is overtaken again and again waits for the next pass.
+    """
+    for _ in range(_ROUNDS):
+        if not run.overtaken or run.stop.is_set():
+            return
+        known = sinks[0].checkpoints()
+        work = [replace(item, known=known.get(item.key)) for item in run.overtaken.values()]
+        run.overtaken = {}
+        run.claims = Claims(run.options.host, known)
+        run.turns = Turns(item for item in work if may_claim(item))
+        run.members = _by_container(known)
+        _run_workers(run, work, sinks)
+    for key in run.overtaken:
+        _log.warning("file left for the next pass", extra={"path": key, "reason": "overtaken"})
+
+
+def _store(run: Pass, output: Output, full: Batch) -> Written:
+    """Store a batch without the files that another ingester of this host read meanwhile; those are
+    noted, each with everything that was read with it."""
+    left_out: set[str] = set()
+    while True:
+        rest = Remainder(full, left_out)
+        try:
+            if not rest.batch:
+                return rest.as_of_whole(Written([], 0, 0))
+            return rest.as_of_whole(output.sink.write(rest.batch if left_out else full))
+        except OvertakenError as error:
+            items = {output.items[path].key for path in error.paths if path in output.items}
+            paths = {path for path, item in output.items.items() if item.key in items}
+            if not paths - left_out:
+                raise
+            left_out |= paths
+            for key in sorted(items):
+                _log.warning("file read again", extra={"path": key, "reason": "overtaken"})
+            with run.lock:
+                run.overtaken.update((output.items[path].key, output.items[path]) for path in paths)
+
+
 def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
     batch = Batch()
+    current: Work | None = None
 
     def flush(full: Batch) -> Written:
-        written = sink.write(full)
+        written = _store(run, output, full)
         run.settle(full, written)
         run.beat(sink)
         full.clear()
+        if current is not None and current.key in run.overtaken:
+            raise OvertakenError([current.key])
         return written
 
+    output = Output(batch, flush, sink, {})
     while not run.stop.is_set():
         try:
-            item = queue.get_nowait()
+            item = current = queue.get_nowait()
         except Empty:
             break
         try:
-            read_work(run, item, Output(batch, flush, sink))
+            read_work(run, item, output)
+        except OvertakenError:
+            leave_out(batch, {path for path, owner in output.items.items() if owner is item})
         except (OSError, SourceError, zstandard.ZstdError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             _log.warning("file unreadable", extra={"path": item.key, "reason": reason})
@@ -143,6 +195,7 @@ def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
                 run.unreadable[item.key] = (item.source.name, reason)
         finally:
             run.turns.done(item)
+        current = None
         run.advance(_remaining(item))
         if batch.content_chars + batch.raw_bytes > 2_000_000 or len(batch.pieces) >= 200:
             flush(batch)

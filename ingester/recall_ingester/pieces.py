@@ -10,7 +10,7 @@ from typing import Any
 
 from recall.records import MessageRow, Parsed, QuarantineRow, RawSpan, SessionDraft
 from recall.timestamps import parse_timestamp
-from recall_ingester.checkpoint import Checkpoint, Counts
+from recall_ingester.checkpoint import Checkpoint, Counts, Stat
 from recall_ingester.pipeline import RowBuilder
 from recall_ingester.sinks import Batch, Piece, Written
 
@@ -35,7 +35,7 @@ class PieceWriter:
     """Puts the rows of one file into the batch, piece by piece, and hands full batches over.
 
     ``flush`` stores a batch and returns only when the store has it; the next piece's checkpoint
-    builds on that.
+    builds on that. ``stored`` is what the store has of the file, if it has anything.
     """
 
     def __init__(
@@ -47,8 +47,11 @@ class PieceWriter:
         batch: Batch,
         flush: Callable[[Batch], Written],
         provisional: bool = False,
+        stored: Checkpoint | None = None,
     ) -> None:
         self.known = known
+        #: What the store has of the file, as far as this pass knows.
+        self._stored = stored or Checkpoint(known.path, known.source, None, Stat(0, 0, 0, 0))
         #: Whether the session's id is only the file's place, until a record tells it.
         self.provisional = provisional
         self.rows = rows
@@ -82,7 +85,13 @@ class PieceWriter:
     def _new_piece(self, **values: Any) -> Piece:
         known = self.known
         return Piece(
-            known.path, known.source, known.generation, session_key=known.session_key, **values
+            known.path,
+            known.source,
+            known.generation,
+            session_key=known.session_key,
+            builds_on=self._stored,
+            continues=_place_in(known) == _place_in(self._stored),
+            **values,
         )
 
     def retire(self, first: int, last: int | None) -> None:
@@ -91,7 +100,7 @@ class PieceWriter:
 
     def end(self, checkpoint: Checkpoint) -> None:
         """The piece reaches up to this checkpoint, which is stored with it."""
-        self.known = checkpoint
+        self.known = self._stored = checkpoint
         self._piece.checkpoint = checkpoint
 
     def start_uncounted(self) -> int:
@@ -215,10 +224,16 @@ class PieceWriter:
         mine = [span for span in self._batch.raw if span.path == self.known.path]
         self._batch.raw[:] = [span for span in self._batch.raw if span.path != self.known.path]
         self._batch.raw_bytes -= sum(len(span.data) for span in mine)
-        ahead = Batch(pieces=[self._new_piece(counted=False)], raw=[*mine, *spans])
-        ahead.pieces[0].goes_on_from = self._piece.goes_on_from
-        ahead.pieces[0].raw_from, self._piece.raw_from = self._piece.raw_from, None
-        self._flush(ahead)
+        first = next(piece for piece in self._batch.pieces if piece.path == self.known.path)
+        piece = replace(
+            self._new_piece(counted=False),
+            builds_on=first.builds_on,
+            continues=self._piece.continues,
+            goes_on_from=self._piece.goes_on_from,
+            raw_from=self._piece.raw_from,
+        )
+        self._piece.raw_from = None
+        self._flush(Batch(pieces=[piece], raw=[*mine, *spans]))
 
     def sessions(self, own: SessionDraft | None, labels: Iterable[SessionDraft] = ()) -> None:
         """What the file tells about its own session and about others.
@@ -273,3 +288,13 @@ class PieceWriter:
     def interrupted(self, checkpoint: Checkpoint) -> Checkpoint:
         """A checkpoint inside a file: the next pass must open it even if it did not change."""
         return replace(checkpoint, stat=replace(checkpoint.stat, size=-1))
+
+
+def _place_in(checkpoint: Checkpoint) -> tuple[object, ...]:
+    """Where reading goes on, and what stood behind that."""
+    return (
+        checkpoint.generation,
+        checkpoint.byte_offset,
+        checkpoint.unfinished_length,
+        checkpoint.unfinished_hash,
+    )

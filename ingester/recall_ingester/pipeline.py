@@ -21,6 +21,7 @@ from recall.records import (
     SessionDraft,
     SessionRow,
 )
+from recall_ingester.file_keys import note_place
 from recall_ingester.redact import redact
 
 _FIELD_CHARS = 500
@@ -155,16 +156,16 @@ class RowBuilder:
     def _note(self, note: Note, ordinal: int) -> NoteRow:
         content, _ = self._safe(note.text)
         title = self._safe(note.title)[0] if note.title else None
-        key = _field(note.key) or ""
+        path, key = note_place(self._path, _field(note.key) or "")
         digest = keys.content_hash(content)
         return NoteRow(
             shelf=note.shelf,
             id=keys.stable_id(
-                "note", note.shelf, self._source, self._host, self._path, key, digest.hex()
+                "note", note.shelf, self._source, self._host, path, key, digest.hex()
             ),
             source=self._source,
             host=self._host,
-            path=self._path,
+            path=path,
             entry_key=key,
             ordinal=ordinal,
             session_id=_field(note.session_id),

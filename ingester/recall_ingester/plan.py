@@ -11,6 +11,7 @@ from threading import Lock
 
 from recall.keys import path_key, session_key
 from recall_ingester.checkpoint import Checkpoint, Stat, is_unchanged
+from recall_ingester.file_keys import bounded, file_key
 from recall_ingester.sources.base import Source, SourceFile
 
 
@@ -59,17 +60,17 @@ def make_plan(
     for source, roots in sources:
         for root in roots:
             if not root.exists():
-                if root.parent.exists() and path_key(root) in known:  # a source that is one file
-                    looked.append((source.name, path_key(root)))
+                if root.parent.exists() and file_key(root) in known:  # a source that is one file
+                    looked.append((source.name, file_key(root)))
                 continue
             try:
                 files = list(source.discover(root))
             except OSError as error:
-                plan.unreadable[path_key(root)] = (source.name, _reason(error))
+                plan.unreadable[file_key(root)] = (source.name, _reason(error))
                 continue
-            looked.append((source.name, path_key(root)))
+            looked.append((source.name, file_key(root)))
             for path, reason in source.unreadable.items():
-                plan.unreadable[path_key(path)] = (source.name, reason)
+                plan.unreadable[file_key(path)] = (source.name, reason)
             for file in files:
                 _consider(plan, source, file, known, keep_raw=keep_raw)
     _find_missing(plan, looked, known)
@@ -86,6 +87,8 @@ def _consider(
     keep_raw: bool,
 ) -> None:
     key = path_key(file.path)
+    if key not in known:
+        key = bounded(key)
     if key in plan.present:
         return
     plan.present.add(key)
@@ -133,10 +136,10 @@ def _find_missing(
             continue
         if checkpoint.unreadable is not None and checkpoint.lines == 0:
             plan.readable.append(member)
-        elif not os.path.lexists(key):
+        elif not os.path.lexists(checkpoint.file):
             if not checkpoint.missing:
                 plan.missing.append(member)
-        elif checkpoint.container is None and not Path(key).is_file():
+        elif checkpoint.container is None and not Path(checkpoint.file).is_file():
             plan.unreadable[key] = (checkpoint.source, "not a regular file")
 
 
@@ -169,7 +172,7 @@ class Claims:
     @staticmethod
     def is_gone(owner: Checkpoint) -> bool:
         """Whether the file of a checkpoint, or the container of its session, is not there."""
-        return not os.path.lexists(owner.container or owner.path)
+        return not os.path.lexists(owner.file)
 
     def claim(
         self, external_id: str, file: SourceFile, takes_over: Callable[[Checkpoint], bool]
@@ -185,7 +188,7 @@ class Claims:
                     self._owners[key] = None
                     return candidate, False
                 owner = self._owners[key]
-                if owner is not None and owner.path == path_key(file.path):
+                if owner is not None and owner.path in _keys(file.path):
                     return candidate, False
                 if owner is not None and takes_over(owner):
                     self._owners[key] = None
@@ -199,8 +202,12 @@ def is_superseded(owner: Checkpoint, file: SourceFile) -> bool:
     """Whether a file takes over the session of another one that may still be there."""
     if file.supersedes is None:
         return False
-    old = path_key(file.supersedes)
-    return old in (owner.path, owner.container)
+    return not _keys(file.supersedes).isdisjoint((owner.path, owner.container))
+
+
+def _keys(path: Path) -> set[str]:
+    """The names under which the store may know a file."""
+    return {path_key(path), file_key(path)}
 
 
 def _place(file: SourceFile) -> str:

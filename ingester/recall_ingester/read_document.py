@@ -61,8 +61,8 @@ class DocumentReader:
         """Read one session of a container from its rows. Empties the list, so that a long session
         is not in memory twice.
 
-        ``kept`` is what is kept of its bytes. Rows that are as they were are not stored again; if
-        there are fewer rows now, the bytes of before stay as an earlier generation.
+        ``kept`` is what is kept of its bytes. If all of that stands and rows only came behind it,
+        those are added; else the rows are a new generation.
         """
         places = list(_places(map(len, slots)))
         data = b"".join(slots)
@@ -75,9 +75,10 @@ class DocumentReader:
         if digest == known.head_hash and known.lines and not known.rereading and not keeps:
             self._unchanged(stat, mark)
             return
-        checkpoint = self._begin(known, stat, len(data), same=len(kept) <= len(places))
+        first = _standing(data, places, kept)
+        checkpoint = self._begin(known, stat, len(data), same=first == len(kept))
         if self._keep_raw:
-            self._keep_slots(checkpoint, data, places, kept)
+            self._keep_slots(checkpoint, data, places, first if first == len(kept) else 0)
         self._parse(data, replace(checkpoint, head_hash=digest, tail_hash=mark))
 
     def too_large(
@@ -144,14 +145,8 @@ class DocumentReader:
                 self._writer.raw_ahead(())
 
     def _keep_slots(
-        self, checkpoint: Checkpoint, data: bytes, places: Sequence[tuple[int, int]], kept: Kept
+        self, checkpoint: Checkpoint, data: bytes, places: Sequence[tuple[int, int]], first: int
     ) -> None:
-        first = 0
-        if len(kept) <= len(places):
-            for (at, length), known in zip(places, kept, strict=False):
-                if known != (at, length, span_hash(data[at : at + length])):
-                    break
-                first += 1
         spans = Spans(checkpoint.path, checkpoint.generation)
         self._writer.raw_from(places[first][0] if first < len(places) else len(data))
         self._keep(spans.make(at, data[at : at + length]) for at, length in places[first:])
@@ -164,7 +159,7 @@ class DocumentReader:
             self._finish(checkpoint, lines=1)
             return
         lines = self._store(document)
-        if self._keep_raw:
+        if self._keep_raw and _is_complete(document):
             self._writer.supersedes_raw()
         self._finish(checkpoint, lines=lines)
 
@@ -179,9 +174,7 @@ class DocumentReader:
         for _ in range(document.merged):
             writer.merge()
         first = 0
-        # What is missing may stand in what could not be read; and a document that holds nothing at
-        # all was emptied by a client that lost it as often as by one that deleted it.
-        complete = not document.bad and not _is_empty(document)
+        complete = _is_complete(document)
         for unit in document.units:
             if writer.is_full and unit.ordinal > first:
                 if complete:
@@ -204,8 +197,19 @@ class DocumentReader:
         self._writer.sessions(self._parser.session)
 
 
-def _is_empty(document: Document) -> bool:
-    return not (document.units or document.taken_back or document.merged)
+def _is_complete(document: Document) -> bool:
+    """Whether what a document does not hold was taken back. What is missing may stand in what could
+    not be read; and a document that holds nothing at all was emptied by a client that lost it as
+    often as by one that deleted it."""
+    return not document.bad and bool(document.units or document.taken_back or document.merged)
+
+
+def _standing(data: bytes, places: Sequence[tuple[int, int]], kept: Kept) -> int:
+    """How many of the kept spans stand in the rows as they are now, from the first on."""
+    for number, ((at, length), known) in enumerate(zip(places, kept, strict=False)):
+        if known != (at, length, span_hash(data[at : at + length])):
+            return number
+    return min(len(places), len(kept))
 
 
 def _hash(data: bytes, length: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from typing import IO
 
@@ -240,7 +241,26 @@ class FileReader:
         )
         if self._kept:
             checkpoint = replace(checkpoint, raw_bytes=self._kept.raw_bytes)
+        elif known.unfinished_length and not self._keep_raw:
+            checkpoint = self._with_kept_end(opened, known, checkpoint)
         return checkpoint if finished else self._writer.interrupted(checkpoint)
+
+    def _with_kept_end(
+        self, opened: IO[bytes], known: Checkpoint, checkpoint: Checkpoint
+    ) -> Checkpoint:
+        """The unfinished end that was kept before bytes were not kept any more stays kept. Once its
+        line is whole, it is a part of the beginning like all before it."""
+        end = known.raw_bytes + known.unfinished_length
+        if checkpoint.byte_offset == known.byte_offset:
+            length, digest = known.unfinished_length, known.unfinished_hash
+            return replace(checkpoint, unfinished_length=length, unfinished_hash=digest)
+        at = known.raw_bytes
+        while at < end and (
+            data := os.pread(opened.fileno(), min(SPAN_BYTES - at % SPAN_BYTES, end - at), at)
+        ):
+            self._writer.raw(self._spans.cut(at, data))
+            at += len(data)
+        return replace(checkpoint, raw_bytes=at)
 
     def _add_sessions(self) -> None:
         self._writer.sessions(self._parser.session, self._parser.labels())

@@ -15,6 +15,7 @@ from recall.errors import SourceError
 from recall.timestamps import parse_timestamp
 from recall_ingester import starting_point
 from recall_ingester.checkpoint import Checkpoint, Stat, has_raw
+from recall_ingester.file_keys import bounded
 from recall_ingester.original import SPAN_BYTES
 from recall_ingester.pieces import PieceWriter
 from recall_ingester.pipeline import RowBuilder, safe_id
@@ -61,7 +62,7 @@ def _read_lines(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: 
     reader = FileReader(
         item.file,
         item.source.parser(item.file, external, checkpoint.parser_state),
-        writer_for(run, item, output, _described(checkpoint, item)),
+        writer_for(run, item, output, _described(checkpoint, item), item.known),
         max_line_bytes=run.options.max_line_bytes,
         keep_raw=run.options.keep_raw,
     )
@@ -98,7 +99,7 @@ def _read_whole_document(
         checkpoint = replace(checkpoint, rereading=True)
     reader = DocumentReader(
         item.source.document_parser(item.file, starting_point.external_id(checkpoint)),
-        writer_for(run, item, output, _described(checkpoint, item)),
+        writer_for(run, item, output, _described(checkpoint, item), item.known),
         keep_raw=run.options.keep_raw,
         state={"companions": item.companions} if item.companions else None,
     )
@@ -124,6 +125,7 @@ def _read_container(run: Pass, item: Work, output: Output) -> None:
             _note_opening(run, item, "changed")
         for member in container.members():
             path = f"{item.key}#{safe_id(member.external_id)}"
+            path = path if path in members else bounded(path)
             seen.add(path)
             known = members.get(path)
             if known and not everything and _is_same(run, known, member):
@@ -150,7 +152,7 @@ def _end_container(
     run: Pass, item: Work, output: Output, state: Mapping[str, Any], stat: Stat
 ) -> None:
     known = item.known or Checkpoint(item.key, item.source.name, None, stat)
-    writer = writer_for(run, item, output, known)
+    writer = writer_for(run, item, output, known, item.known)
     writer.start()
     writer.end(
         replace(
@@ -176,6 +178,7 @@ def _read_member(
 ) -> None:
     if item.file.always:
         _note_opening(run, item, "changed")
+    stored = known
     limit = run.options.max_document_bytes
     rows = container.slots(member.external_id)
     slots, size = _up_to(rows, limit)
@@ -185,7 +188,7 @@ def _read_member(
     kept = output.sink.raw_spans(path, known.generation) if run.options.keep_raw else []
     reader = DocumentReader(
         item.source.document_parser(item.file, starting_point.external_id(known)),
-        writer_for(run, item, output, known, path=path),
+        writer_for(run, item, output, known, stored),
         keep_raw=run.options.keep_raw,
     )
     stat = replace(stat, mtime_ns=0, ctime_ns=0)
@@ -193,7 +196,8 @@ def _read_member(
         reader.too_large(_emptied(slots, rows), stat, limit, member.watermark)
     else:
         reader.read_slots(slots, stat, member.watermark, kept)
-    if output.batch.content_chars + output.batch.raw_bytes > 2_000_000:
+    batch = output.batch
+    if batch.content_chars + batch.raw_bytes > 2_000_000 or len(batch.pieces) >= 200:
         output.flush(output.batch)
 
 
@@ -245,7 +249,7 @@ def _read_table(run: Pass, item: Work, output: Output) -> None:
         _note_opening(run, item, "changed")
         reader = TableReader(
             item.source.parser(item.file, "", None),
-            writer_for(run, item, output, _described(known, item)),
+            writer_for(run, item, output, _described(known, item), item.known),
             keep_raw=run.options.keep_raw,
         )
         reader.read(table, stat, state, from_start=reconcile)
@@ -253,13 +257,15 @@ def _read_table(run: Pass, item: Work, output: Output) -> None:
 
 
 def writer_for(
-    run: Pass, item: Work, output: Output, known: Checkpoint, *, path: str | None = None
+    run: Pass, item: Work, output: Output, known: Checkpoint, stored: Checkpoint | None
 ) -> PieceWriter:
-    """What puts the rows of a file into the worker's batch."""
+    """What puts the rows of a file, or of a session of it, into the worker's batch. It is read on
+    from ``known``; ``stored`` is what the store has."""
+    output.items[known.path] = item
     rows = RowBuilder(
         source=item.source.name,
         host=run.options.host,
-        path=path or item.key,
+        path=known.path,
         redact_secrets=run.options.redact,
     )
     return PieceWriter(
@@ -269,6 +275,7 @@ def writer_for(
         batch=output.batch,
         flush=output.flush,
         provisional=starting_point.is_provisional(known, item.file),
+        stored=stored,
     )
 
 

@@ -121,7 +121,7 @@ class Reparser:
         again = replace(
             known.restart(known.stat), generation=known.generation, raw_bytes=known.raw_bytes
         )
-        writer = self._writer(again)
+        writer = self._writer(again, known)
         shape = (known.described or {}).get("shape")
         if known.container == CONTAINER and known.session_key is None:
             if (known.described or {}).get("label") == "import":
@@ -174,7 +174,7 @@ class Reparser:
             return self._exports[known.source].document_parser(external_id(known))
         return self._sources[known.source].document_parser(_file(known), external_id(known))
 
-    def _writer(self, known: Checkpoint) -> PieceWriter:
+    def _writer(self, known: Checkpoint, stored: Checkpoint) -> PieceWriter:
         rows = RowBuilder(
             source=known.source,
             host=self._options.host,
@@ -182,7 +182,12 @@ class Reparser:
             redact_secrets=self._options.redact,
         )
         return PieceWriter(
-            known, rows, host=self._options.host, batch=self._batch, flush=self._flush
+            known,
+            rows,
+            host=self._options.host,
+            batch=self._batch,
+            flush=self._flush,
+            stored=stored,
         )
 
     def _flush(self, batch: Batch) -> Written:

@@ -9,7 +9,7 @@ from threading import Event, Lock
 
 from recall import __version__
 from recall_ingester.checkpoint import Checkpoint
-from recall_ingester.plan import Claims
+from recall_ingester.plan import Claims, Work
 from recall_ingester.sinks import Batch, Sink, Written
 from recall_ingester.summary import Summary
 from recall_ingester.turns import Turns
@@ -59,6 +59,8 @@ class Pass:
     replaced_raw: set[bytes] = field(default_factory=set)
     #: By container: what is known of its sessions.
     members: dict[str, dict[str, Checkpoint]] = field(default_factory=dict)
+    #: By key: what another ingester of the host read meanwhile.
+    overtaken: dict[str, Work] = field(default_factory=dict)
     last_beat: float = 0.0
 
     def beat(self, sink: Sink, *, state: str = "reading") -> None:
@@ -101,3 +103,5 @@ class Output:
     batch: Batch
     flush: Callable[[Batch], Written]
     sink: Sink
+    #: By path: what was read for it. The sessions of a database are read with that.
+    items: dict[str, Work]

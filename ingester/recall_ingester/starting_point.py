@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from recall.jsontext import MalformedLine, loads
-from recall.keys import session_key
+from recall.keys import path_key, session_key
 from recall_ingester.checkpoint import ANCHOR_BYTES, Checkpoint, Reason, Stat, judge
+from recall_ingester.file_keys import bounded
 from recall_ingester.pipeline import safe_id
 from recall_ingester.plan import Work, is_superseded
 from recall_ingester.reader import decompressed, read_lines, trim
@@ -126,6 +127,7 @@ def first_checkpoint(
 
 def describe(file: SourceFile) -> dict[str, Any]:
     """What has to be known of a file to parse its bytes when it is gone."""
+    path = path_key(file.path)
     return {
         "label": file.label,
         "shape": file.shape,
@@ -133,6 +135,7 @@ def describe(file: SourceFile) -> dict[str, Any]:
         "natural_id": file.natural_id,
         "compressed": file.compressed,
         "owns_session": file.owns_session,
+        **({"path": path} if path != bounded(path) else {}),
     }
 
 

@@ -67,6 +67,8 @@ class Walk:
                     status = entry.stat()
                     files.add((status.st_dev, status.st_ino))
                     yield path
+            except RecursionError:
+                self.unreadable[path] = "too many folders in folders"
             except OSError as error:
                 self._note(path, error)
 

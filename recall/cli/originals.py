@@ -70,7 +70,7 @@ def find_stored(
 
     name = path_key(Path(ref))
     found = files_of_path(connection, name, host=host)
-    found = [file for file in found if name in (file.path, file.container)] or found
+    found = [file for file in found if name in (file.path, file.container, file.full_path)] or found
     found = [file for file in found if file.host == this_host] or found
     if not found:
         raise NotFoundError(

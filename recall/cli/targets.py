@@ -31,7 +31,7 @@ def original_paths(files: Sequence[StoredFile], host: str | None) -> list[Path]:
                 f"`{shown_path(file.path)}` is a file of the host `{file.host}`",
                 hint="add --to DIR to write it below a folder of this machine",
             )
-    return [local_path(file.path) for file in files]
+    return [local_path(file.original) for file in files]
 
 
 def paths_below(folder: Path, files: Sequence[StoredFile]) -> list[Path]:
@@ -56,8 +56,8 @@ def _parts(file: StoredFile) -> Sequence[str]:
     if file.container is None and file.is_rows:
         return [f"{PurePosixPath(file.path).stem or 'rows'}.jsonl"]
     if file.container is None:
-        pure = PureWindowsPath if _WINDOWS.match(file.path) else PurePosixPath
-        return pure(file.path).parts
+        pure = PureWindowsPath if _WINDOWS.match(file.original) else PurePosixPath
+        return pure(file.original).parts
     prefix = f"{file.container}#"
     if file.path.startswith(prefix):
         session_id = file.path.removeprefix(prefix)

@@ -201,7 +201,7 @@ class _Checker:
         from recall_ingester.reader import open_regular
 
         try:
-            opened = open_regular(local_path(file.path))
+            opened = open_regular(local_path(file.original))
         except FileNotFoundError:
             self._read_newest(file)
             return _settled(file, "gone")

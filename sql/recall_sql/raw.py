@@ -38,7 +38,8 @@ class StoredFile:
     """One file, or one session of a container, as its checkpoint describes it.
 
     ``size`` is that of the file at the last read; it is -1 where the next pass has to read on.
-    ``shape`` is how it is read; ``None`` where that was not recorded yet.
+    ``shape`` is how it is read; ``None`` where that was not recorded yet. ``full_path`` is given
+    where the path is longer than a key of the store can be.
     """
 
     host: str
@@ -53,6 +54,12 @@ class StoredFile:
     raw_bytes: int
     unfinished_length: int
     shape: str | None = None
+    full_path: str | None = None
+
+    @property
+    def original(self) -> str:
+        """The path of the file, whole."""
+        return self.full_path or self.path
 
     @property
     def is_rows(self) -> bool:

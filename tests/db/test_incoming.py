@@ -619,8 +619,15 @@ def test_the_end_of_a_pass_links_copies_and_drops_bytes(doors: Doors, database: 
         door.store(
             batch(piece(2, name=name), sessions={(row.session_key, PATH): row}, messages=rows_of)
         )
-    door.store(batch(piece(0), raw=[span(b"old bytes")]))
-    replaced = door.store(batch(piece(0, raw_from=0), raw=[span(b"new bytes")])).replaced_raw
+    whole: dict[str, Any] = {
+        "name": "s3",
+        "retire": (0, None),
+        "raw_from": 0,
+        "supersedes_raw": True,
+    }
+    door.store(batch(piece(0, **whole), raw=[span(b"old bytes")]))
+    again = batch(piece(0, generation=2, **whole), raw=[span(b"new bytes", generation=2)])
+    replaced = door.store(again).replaced_raw
     assert len(replaced) == 1
     hashes = [f"\\x{digest.hex()}" for digest in replaced]
     keys = [key_of(name="s2"), key_of(SECOND_HOST)]

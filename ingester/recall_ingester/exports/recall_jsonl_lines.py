@@ -19,7 +19,7 @@ _TITLE_RANK = 50
 _SHOWN_CHARS = 100
 _MAX_ORDINAL = (1 << 62) - 1
 _EXTRA = "x_"
-_SOURCE = re.compile(r"[a-z0-9-]+")
+_SOURCE = re.compile(r"[a-z0-9-]{1,100}")
 
 Check = Callable[[object], str | None]
 Fields = Mapping[str, Any]

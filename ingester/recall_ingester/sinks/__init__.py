@@ -41,6 +41,12 @@ class Piece:
     goes_on_from: int | None = None
     #: False for rows out of quarantined lines, which are counted as quarantined already.
     counted: bool = True
+    #: What the reader saw that the store has of the file, before this piece. A store that has
+    #: something else refuses the batch (:mod:`recall_ingester.sinks.overtaken`). ``None``: not
+    #: told.
+    builds_on: Checkpoint | None = None
+    #: The file was found to begin with all that the store has of it, the unfinished end included.
+    continues: bool = False
 
 
 @dataclass(slots=True)
@@ -102,7 +108,10 @@ class Sink(Protocol):
         ...
 
     def write(self, batch: Batch) -> Written:
-        """Store a batch and its checkpoints together. Sending it again changes nothing."""
+        """Store a batch and its checkpoints together. Sending it again changes nothing.
+
+        Raises :class:`OvertakenError` if it builds on what is not stored (any more).
+        """
         ...
 
     def mark(self, *, missing: Iterable[str], unreadable: Mapping[str, tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from recall_ingester.sinks import Batch, Piece, Written
 
 
 def piece_objects(batch: Batch) -> list[dict[str, Any]]:
-    """The pieces of a batch in order (``recall.begin_batch`` of migration 15)."""
+    """The pieces of a batch in order (``recall.begin_batch`` of migration 16)."""
     files: dict[int, int] = {}
     return [
         _object_of(piece, number, files.setdefault(id(piece.before), len(files)))
@@ -41,6 +41,22 @@ def _object_of(piece: Piece, number: int, file_number: int) -> dict[str, Any]:
         "before": clean_json(asdict(piece.before)),
         "checkpoint": None if checkpoint is None else _checkpoint_object(checkpoint),
         "goes_on_from": piece.goes_on_from,
+        "builds_on": None if piece.builds_on is None else _reading(piece.builds_on),
+        "continues": piece.continues,
+    }
+
+
+def _reading(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What tells one stored state of a file from another (``recall.reading``)."""
+    return {
+        "generation": checkpoint.generation,
+        "byte_offset": checkpoint.byte_offset,
+        "lines": checkpoint.lines,
+        "raw_bytes": checkpoint.raw_bytes,
+        "unfinished_length": checkpoint.unfinished_length,
+        "head_hash": bytes_text(checkpoint.head_hash),
+        "tail_hash": bytes_text(checkpoint.tail_hash),
+        "unfinished_hash": bytes_text(checkpoint.unfinished_hash),
     }
 
 

@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from random import uniform
 from typing import Any
 
@@ -18,6 +19,7 @@ from recall.identity import Identity
 from recall.records import RawSpan
 from recall_ingester.checkpoint import Checkpoint
 from recall_ingester.sinks import Batch, Written
+from recall_ingester.sinks.overtaken import CODE, OvertakenError, overtaken_paths
 from recall_ingester.sinks.piece_objects import counts_of
 from recall_ingester.sinks.postgres_checkpoints import checkpoint_of
 from recall_ingester.sinks.postgres_rows import (
@@ -82,8 +84,10 @@ class PostgresSink:
         """Store a batch in one transaction; what may succeed later is tried again with back-off."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                with translate_errors(), self._open() as connection:
+                with translate_errors(), self._open() as connection, _told_when_overtaken():
                     return self._write(connection, batch)
+            except OvertakenError:
+                raise
             except StoreUnavailableError:
                 self._drop()
                 if attempt == _ATTEMPTS:
@@ -216,6 +220,16 @@ class PostgresSink:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+@contextmanager
+def _told_when_overtaken() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate == CODE and (paths := overtaken_paths(error.diag.message_detail)):
+            raise OvertakenError(paths) from None
+        raise
 
 
 class _Kept:

@@ -22,7 +22,7 @@ select api.memories(
 -- One version of a note in full, the version that stands there now, and the session that it means.
 select
     n.id::text as id, n.shelf, n.source, n.host, n.path, n.entry_key, n.ordinal, n.session_id,
-    n.project, n.title, n.ts, n.fields, n.is_current, n.stored_at, n.replaced_at,
+    n.project, recall.shown(n.title) as title, n.ts, n.fields, n.is_current, n.stored_at, n.replaced_at,
     (select c.id::text from recall.note c
         where c.host = n.host and c.path = n.path and c.entry_key = n.entry_key
             and c.shelf = n.shelf and c.is_current

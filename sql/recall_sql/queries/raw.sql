@@ -4,7 +4,8 @@
 -- The files that sessions were read from, a parent's before its children's.
 select
     f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
-    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape',
+    f.described ->> 'path'
 from recall.ingest_state f
 where f.session_key = any(%(keys)s::text[])
 order by array_position(%(keys)s::text[], f.session_key), f.host, f.path
@@ -14,9 +15,10 @@ order by array_position(%(keys)s::text[], f.session_key), f.host, f.path
 -- A database whose sessions are kept one by one has no bytes of its own.
 select
     f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
-    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape',
+    f.described ->> 'path'
 from recall.ingest_state f
-cross join lateral (values (f.path), (f.container)) named (name)
+cross join lateral (values (f.path), (f.container), (f.described ->> 'path')) named (name)
 where (%(host)s::text is null or f.host = %(host)s::text)
     and (
         named.name = %(path)s::text
@@ -32,7 +34,8 @@ order by f.host, f.path
 -- What is known of one file.
 select
     f.host, f.path, f.source, f.session_key, f.generation, f.container, f.size, f.mtime_ns,
-    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape'
+    f.byte_offset, f.raw_bytes, f.unfinished_length, f.described ->> 'shape',
+    f.described ->> 'path'
 from recall.ingest_state f
 where f.host = %(host)s::text and f.path = %(path)s::text
 

@@ -35,8 +35,8 @@ with matching as materialized (
 )
 select
     t.total, t.hidden_spills,
-    s.session_key, s.source, s.host, s.external_id, s.title, s.project, s.branch, s.model,
-    s.parent_key, s.relation, s.started_at, s.ended_at,
+    s.session_key, s.source, s.host, s.external_id, recall.shown(s.title) as title, s.project,
+    s.branch, s.model, s.parent_key, s.relation, s.started_at, s.ended_at,
     (select count(*) from recall.message m where m.session_key = s.session_key) as message_count,
     (select count(*) from recall.session c where c.parent_key = s.session_key) as children_count
 from totals t
@@ -62,7 +62,8 @@ with named as (
         or length(%(ref)s::text) >= %(least)s::integer
             and starts_with(s.external_id, %(ref)s::text)
 )
-select n.session_key, n.source, n.host, n.title, n.started_at, count(*) over () as fitting
+select n.session_key, n.source, n.host, recall.shown(n.title) as title, n.started_at,
+    count(*) over () as fitting
 from named n
 where n.distance = (select min(distance) from named)
 order by n.started_at desc nulls last, n.session_key
@@ -71,8 +72,9 @@ limit %(limit)s::bigint
 -- name: get_session
 -- Everything that is known about one session.
 select
-    s.session_key, s.source, s.host, s.external_id, s.title, s.project, s.branch, s.model,
-    s.client_version, s.parent_key, s.relation, s.started_at, s.ended_at, s.first_seen,
+    s.session_key, s.source, s.host, s.external_id, recall.shown(s.title) as title, s.project,
+    s.branch, s.model, s.client_version, s.parent_key, s.relation, s.started_at, s.ended_at,
+    s.first_seen,
     (select count(*) from recall.message m where m.session_key = s.session_key) as message_count,
     (select count(*) from recall.message_retracted r where r.session_key = s.session_key)
         as retracted_count,
@@ -84,13 +86,14 @@ where s.session_key = %(key)s::text
 -- name: session_parent
 -- The parent that a session names; it need not be in the store.
 select
-    k.key as session_key, p.title, p.started_at, p.session_key is not null as stored
+    k.key as session_key, recall.shown(p.title) as title, p.started_at,
+    p.session_key is not null as stored
 from (values (%(parent_key)s::text)) k (key)
 left join recall.session p on p.session_key = k.key
 
 -- name: session_children
 -- The sessions that name this one as their parent.
-select c.session_key, c.relation, c.title, c.started_at
+select c.session_key, c.relation, recall.shown(c.title) as title, c.started_at
 from recall.session c
 where c.parent_key = %(key)s::text
 order by c.started_at nulls last, c.session_key
@@ -178,7 +181,8 @@ where p.id = %(id)s::bigint
 -- name: message_copies
 -- The other places where the same message stands, and in each row how many there are.
 select
-    m.id::text as id, m.session_key, m.ordinal, m.part, s.title, m.ts, count(*) over () as places
+    m.id::text as id, m.session_key, m.ordinal, m.part, recall.shown(s.title) as title, m.ts,
+    count(*) over () as places
 from recall.message m
 join recall.session s on s.session_key = m.session_key
 where m.copy_key = %(copy_key)s::bigint and m.id <> %(id)s::bigint
@@ -196,6 +200,7 @@ limit %(limit)s::bigint
 
 -- name: session_line
 -- What names a session to a reader of one of its messages.
-select s.session_key, s.title, s.parent_key, s.relation, s.started_at, s.ended_at
+select s.session_key, recall.shown(s.title) as title, s.parent_key, s.relation, s.started_at,
+    s.ended_at
 from recall.session s
 where s.session_key = %(key)s::text
