@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from recall import disk
 from recall.config import Settings
 from recall.errors import ModelError, RecallError, StoreError
 from recall_embedder.cutter import Cutter
 from recall_embedder.generations import Generations, Load, Shelf
 from recall_embedder.health import STALE_SECONDS, Health
+from recall_embedder.index_keeper import keep_indexes
 from recall_embedder.model import Model
 from recall_embedder.store import EmbedStore, Generation
 from recall_embedder.waker import Waker, listen
@@ -57,8 +59,8 @@ class Embedder:
     _shelf: Shelf = field(init=False)
     _generations: Generations = field(init=False)
     _threads: list[threading.Thread] = field(init=False, default_factory=list)
-    #: Only a convenience: nothing is lost without it.
-    _listeners: list[threading.Thread] = field(init=False, default_factory=list)
+    #: Only a convenience: nothing is lost without them.
+    _helpers: list[threading.Thread] = field(init=False, default_factory=list)
     _instance: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -101,11 +103,13 @@ class Embedder:
         return found
 
     def _start(self) -> None:
-        listener = threading.Thread(
-            target=listen, args=(self.url, self.waker, self.stop), name="listener", daemon=True
-        )
-        listener.start()
-        self._listeners.append(listener)
+        for target, values in (
+            (listen, (self.url, self.waker, self.stop)),
+            (keep_indexes, (self.url, self.stop)),
+        ):
+            helper = threading.Thread(target=target, args=values, name=target.__name__, daemon=True)
+            helper.start()
+            self._helpers.append(helper)
         for name, make in self.parts.items():
             thread = threading.Thread(target=self.loop, args=(name, make), name=name, daemon=True)
             self._threads.append(thread)
@@ -113,7 +117,7 @@ class Embedder:
 
     def _end(self) -> None:
         self.request_stop()
-        for thread in (*self._threads, *self._listeners):
+        for thread in (*self._threads, *self._helpers):
             thread.join(_JOIN_SECONDS)
         try:
             self._store.stop_beating(self._instance)
@@ -132,7 +136,7 @@ class Embedder:
                 reason = None
                 busy = False
                 try:
-                    busy = work()
+                    busy = self._why_paused() is None and work()
                 except RecallError as error:
                     reason = error.message
                 except Exception as error:  # boundary: a thread outlives whatever one look meets
@@ -150,6 +154,11 @@ class Embedder:
                     pause = min(2 * pause, LONGEST_POLL_SECONDS)
         finally:
             store.close()
+
+    def _why_paused(self) -> str | None:
+        """Why nothing is to be written now. The last of the disk is not for vectors."""
+        room = disk.look(self.settings)
+        return room.told if room and room.is_short else None
 
     def _cutter(self, store: EmbedStore) -> Callable[[], bool]:
         return Cutter(
@@ -182,8 +191,9 @@ class Embedder:
         """Look at the generations, and tell the store how this embedder is."""
         try:
             generations = self._generations.refresh()
-            self.health.problem = self._generations.problem
-            self.health.hint = self._generations.hint
+            paused = self._why_paused()
+            self.health.problem = paused or self._generations.problem
+            self.health.hint = disk.HINT if paused else self._generations.hint
             self.health.unfilled = self._generations.unfilled
             self.health.model = generations[0].model if generations else None
             self.health.queue = {

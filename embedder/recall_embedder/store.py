@@ -113,6 +113,10 @@ class EmbedStore:
         """Delete a generation that is not active."""
         self._rows("drop_generation", {"number": number})
 
+    def refresh_signs(self) -> int | None:
+        """Make the second vector index where it is due: of which generation, or ``None``."""
+        return self._value("refresh_signs", {})  # type: ignore[no-any-return]
+
     def retired(self) -> list[int]:
         """Generations whose vectors nobody compares with any more."""
         return [int(row[0]) for row in self._rows("retired_generations", {})]

@@ -50,7 +50,8 @@ def _sizes(sizes: Mapping[str, int]) -> Iterator[str]:
 def _built(built: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Built in {built['seconds']:.0f} s: the other indexes in {built['btree_seconds']:.0f} s,"
-        f" the vector index in {built['vector_index_seconds']:.0f} s."
+        f" the vector index in {built['vector_index_seconds']:.0f} s,"
+        f" that of signs in {built.get('signs_seconds', 0):.0f} s."
         " Passages stored in a second, a few hundred in a transaction:"
         f" {built['btree_rows_a_second']:,.0f} with all indexes but the vector index,"
         f" {built['vector_rows_a_second']:,.0f} with it"

@@ -165,6 +165,10 @@ def _fill_passages(conn: Connection, space: Space, index: str | None) -> dict[st
     started = time.monotonic()
     conn.execute(vector_index.encode())
     told["vector_index_seconds"] = time.monotonic() - started
+    started = time.monotonic()
+    conn.execute("analyze recall.passage_1")
+    conn.execute("select recall.refresh_signs()")
+    told["signs_seconds"] = time.monotonic() - started
     told["vector_rows_a_second"] = _insert(conn, waiting[_INSERTED:])
     conn.execute("vacuum (analyze, parallel 0) recall.passage_1")
     (told["copies"],) = conn.execute(

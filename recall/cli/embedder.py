@@ -71,6 +71,7 @@ def loader(settings: Settings) -> Callable[[str], Model]:
 
 def run_until(running: Embedder, url: str, number: int | None) -> None:
     """Work, with a bar, until a generation (``None``: each) is filled, or its model is not had."""
+    from recall_embedder.index_keeper import refresh
     from recall_embedder.store import EmbedStore
 
     store = EmbedStore(url)
@@ -85,6 +86,7 @@ def run_until(running: Embedder, url: str, number: int | None) -> None:
     with EmbeddingProgress(url, number) as progress:
         try:
             running.run(until=is_done)
+            refresh(store)
         finally:
             store.close()
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from recall.config import Settings
 from recall.errors import ModelError
+from recall_embedder import index_keeper
 from recall_embedder import run as run_module
 from recall_embedder import waker as waker_module
 from recall_embedder.generations import shape_of
@@ -353,6 +354,19 @@ def test_generation_that_is_made_while_messages_are_stored_misses_none(database:
     store.close()
     keys = fetch(database, "select key from recall.embed_dirty order by key")
     assert keys == [(KEY,), ("codex:laptop:two",)]
+
+
+def test_index_of_signs_is_made_beside_the_work(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_keeper, "LOOK_SECONDS", 0.05)
+    say(database, KEY, ["one text", "and another one"])
+    with connect(database, application="tests", autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'alter database "{name}" set recall.signs_rows = 0'.encode())
+    made = "select to_regclass('recall.passage_1_signs') is not null"
+    with embedding(database, HashModel()):
+        wait_until(lambda: fetch(database, made) == [(True,)])
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

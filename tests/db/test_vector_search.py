@@ -105,6 +105,15 @@ def search(conn: psycopg.Connection[Any], wanted: list[float], **values: Any) ->
     return answer
 
 
+def refresh_signs(conn: psycopg.Connection[Any], least_rows: int = 0) -> int | None:
+    """Make the index of signs, whose table need not be larger than this."""
+    conn.execute("select set_config('recall.signs_rows', %s, false)", (str(least_rows),))
+    row = conn.execute("select recall.refresh_signs()").fetchone()
+    assert row
+    number: int | None = row[0]
+    return number
+
+
 #: What an exact search gives: the nearest texts behind a filter, by distance.
 _EXACT = """
 select min((p.v::recall.halfvec(24) operator(recall.<=>) %s::real[]::recall.halfvec)) as distance
@@ -133,14 +142,16 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["scan", "index"])
+@pytest.mark.parametrize("way", ["scan", "index", "both indexes"])
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("limit", [10, 50, 200])
 def test_filtered_search_is_never_short_and_near_to_exact(
     connection: psycopg.Connection[Any], way: str, name: str, limit: int
 ) -> None:
-    if way == "index":
+    if way != "scan":
         connection.execute("set recall.scan_rows = 0")
+    if way == "both indexes":
+        refresh_signs(connection)
     values, condition = FILTERS[name]
     recalls = []
     for seed in range(6):
@@ -261,3 +272,68 @@ def test_a_selective_filter_is_read_through_its_own_index(
         )
         assert "passage_1_vector" not in plan
         assert index in plan.split("Index Scan", 1)[-1], plan
+
+
+def found_of_the_nearest(conn: psycopg.Connection[Any], queries: range) -> float:
+    """Which share of the ten nearest is found by the indexes, without a filter."""
+    conn.execute("set local recall.scan_rows = 0")
+    found = 0
+    for seed in queries:
+        wanted = near_to_the_data(seed)
+        exact = conn.execute(_EXACT.format(condition="true").encode(), (wanted, 10)).fetchall()
+        scores = [hit["score"] for hit in search(conn, wanted, max_hits=10)["hits"]]
+        found += sum(score >= 1 - exact[-1][0] - 0.0006 for score in scores)
+    return found / (10 * len(queries))
+
+
+def test_signs_find_what_the_graph_does_not_lead_to(connection: psycopg.Connection[Any]) -> None:
+    """A graph of very few links has pockets, as a large one of many links has."""
+    connection.execute("drop index recall.passage_1_vector")
+    connection.execute(
+        "create index passage_1_vector on recall.passage_1"
+        " using hnsw ((v::recall.halfvec(24)) recall.halfvec_cosine_ops)"
+        " with (m = 2, ef_construction = 4) where is_representative"
+    )
+    queries = range(40)
+    by_the_graph = found_of_the_nearest(connection, queries)
+    assert refresh_signs(connection) == 1
+    by_both = found_of_the_nearest(connection, queries)
+    assert by_the_graph < 0.97 < by_both
+
+
+def test_index_of_signs_is_made_when_it_is_due(connection: psycopg.Connection[Any]) -> None:
+    assert refresh_signs(connection, 30_000) is None
+    assert refresh_signs(connection) == 1
+    assert refresh_signs(connection) is None
+    rows = connection.execute("select signs_rows from recall.embedding_generation").fetchall()
+    assert rows[0][0] == pytest.approx(6000, rel=0.2)
+    connection.execute("update recall.embedding_generation set signs_rows = signs_rows / 2")
+    assert refresh_signs(connection) == 1
+    connection.execute("drop index recall.passage_1_signs")
+    assert refresh_signs(connection) == 1
+    indexes = connection.execute(
+        "select indexrelid::regclass::text from pg_index"
+        " where indrelid = 'recall.passage_1'::regclass and indexrelid::regclass::text ~ 'signs'"
+    ).fetchall()
+    assert indexes == [("recall.passage_1_signs",)]
+
+
+def test_one_makes_the_index_of_signs_at_a_time(
+    connection: psycopg.Connection[Any], filled: str
+) -> None:
+    assert refresh_signs(connection) == 1
+    with connect(filled, application="tests") as other:
+        assert refresh_signs(other) is None
+
+
+def test_index_of_signs_serves_the_second_look(connection: psycopg.Connection[Any]) -> None:
+    refresh_signs(connection)
+    zeros = "[" + ",".join(["0.1"] * DIMENSION) + "]"
+    plan = plan_of(
+        connection,
+        "select s.* from recall.passage_1 s where s.is_representative"
+        " order by (recall.binary_quantize(s.v::recall.halfvec(24))::bit(24))"
+        f" operator(recall.<~>) recall.binary_quantize('{zeros}'::recall.halfvec)::bit(24)"
+        " limit 1500",
+    )
+    assert "Index Scan using passage_1_signs" in plan

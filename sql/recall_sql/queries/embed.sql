@@ -30,6 +30,10 @@ select recall.activate_embedding_generation(%(number)s::integer)
 -- Delete a generation that is not active.
 select recall.drop_embedding_generation(%(number)s::integer)
 
+-- name: refresh_signs
+-- The second vector index of a generation that outgrew it, made again; null where there is none.
+select recall.refresh_signs()
+
 -- name: retired_generations
 -- Generations whose vectors nobody compares with any more.
 select g.number from recall.embedding_generation g where g.state = 'retired' order by g.number
