@@ -74,6 +74,19 @@ class SearchHit(BaseModel):
     )
 
 
+class Closeness(BaseModel):
+    """How close to the query the best hits of the first page are."""
+
+    words: float | None = Field(
+        description="The share of the query that the best hit by words holds, by the weight of "
+        "its words. Null if words were not searched."
+    )
+    meaning: float | None = Field(
+        description="The cosine similarity of the nearest passage. Null if there is none or "
+        "meaning was not searched."
+    )
+
+
 class SearchAnswer(BaseModel):
     """Hits, and what the search could and could not see."""
 
@@ -82,6 +95,13 @@ class SearchAnswer(BaseModel):
     mode_used: str
     degraded: bool = Field(description="The answer may lack something; `reasons` says why.")
     reasons: list[str]
+    weak: bool | None = Field(
+        description="No hit is close to the query: nothing like it may be stored, and these are "
+        "only the nearest. Null if that cannot be told: on later pages, and by meaning with a "
+        "model of which it is not known what is near."
+    )
+    weak_reason: str | None
+    closeness: Closeness
     coverage: dict[str, Any] = Field(description="What was searched.")
     hits: list[SearchHit]
     next_cursor: str | None

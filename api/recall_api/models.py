@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recall.errors import UsageError
 from recall.records import Kind, Relation, Role, Shelf
+from recall_api.filters import parse_when
 from recall_api.messages import DEFAULT_CHARS, MOST_CHARS, MOST_MESSAGES, MessagesRequest
 from recall_api.notes import DEFAULT_NOTE_CHARS, MOST_NOTE_CHARS, MOST_NOTES, NotesRequest
-from recall_api.search import MOST_HITS, MOST_QUERY_CHARS, Mode, SearchRequest, parse_when
+from recall_api.search_plan import MOST_HITS, MOST_QUERY_CHARS, Mode, SearchRequest
 from recall_api.sessions import SessionsRequest
 
 _Word = Annotated[str, Field(min_length=1, max_length=1_024)]
@@ -89,6 +90,17 @@ class SearchParams(Params):
     include_retracted: Annotated[
         bool, Field(description="Also search what a client took back or wrote over.")
     ] = False
+    min_similarity: Annotated[
+        float | None,
+        Field(
+            ge=-1,
+            le=1,
+            description="By meaning, only passages with at least this cosine similarity.",
+        ),
+    ] = None
+    strict: Annotated[
+        bool, Field(description="No hits instead of `weak` ones, of which none is close.")
+    ] = False
 
     def request(self, now: datetime) -> SearchRequest:
         """The search that these parameters ask for."""
@@ -109,6 +121,8 @@ class SearchParams(Params):
             ignore_case=self.ignore_case,
             exclude_sessions=tuple(self.exclude_session),
             include_retracted=self.include_retracted,
+            min_similarity=self.min_similarity,
+            strict=self.strict,
         )
 
 

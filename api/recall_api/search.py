@@ -4,44 +4,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
 
 import psycopg
 
 from recall.errors import ModelError, UsageError
-from recall.hygiene import clean
-from recall_api.cursor import (
-    SearchCursor,
-    check_same_search,
-    check_same_window,
-    fingerprint,
-    read_cursor,
-)
-from recall_api.filters import (
-    Filters,
-    clean_values,
-    excluded_sessions,
-    named_sessions,
-    parse_when,
-)
+from recall_api.closeness import Closeness
+from recall_api.cursor import SearchCursor
+from recall_api.filters import parse_when
 from recall_api.fusion import fuse
 from recall_api.query_vectors import QueryVectors
 from recall_api.reading import Answer, Connection, utc_text, with_times
+from recall_api.search_plan import Mode, SearchPlan, SearchRequest, make_plan, unquoted
 from recall_sql.connection import translate_errors
 from recall_sql.loader import load
 
 __all__ = ["Mode", "SearchRequest", "parse_when", "search"]
 
-Mode = Literal["auto", "text", "exact", "regex", "semantic", "hybrid"]
-
-MOST_HITS = 200
-MOST_QUERY_CHARS = 2_000
 #: A statement ends by itself this long after the time that the search may take.
 _GRACE_SECONDS = 2.0
 
+_ONLY_NEAR = "no message has these words or this text; these are near in meaning"
 _REASONS = {
     "no-words": "the query has no words",
     "only-excluded": "the query only says what to leave out",
@@ -54,50 +40,6 @@ _FUSED_HITS = 50
 _MOST_FUSED_HITS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    """What to search for, and where. Values of one filter are alternatives."""
-
-    query: str
-    mode: Mode = "auto"
-    limit: int = 20
-    cursor: str | None = None
-    sources: Sequence[str] = ()
-    hosts: Sequence[str] = ()
-    projects: Sequence[str] = ()
-    roles: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    tools: Sequence[str] = ()
-    sessions: Sequence[str] = ()
-    since: datetime | str | None = None
-    until: datetime | str | None = None
-    ignore_case: bool = False
-    exclude_sessions: Sequence[str] = ()
-    include_retracted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A request that was checked: what to run, from where, and within which time."""
-
-    query: str
-    mode: str
-    ignore_case: bool
-    limit: int
-    filters: Filters
-    place: SearchCursor
-    deadline: float
-    #: What the store tells about its vectors, and the model for queries; either may be missing.
-    stored: Answer | None
-    vectors: QueryVectors | None
-
-    def search_name(self) -> str:
-        """The fingerprint that binds a cursor to this search. The window is checked apart."""
-        kept = self.filters.values()
-        window = [kept.pop("since") is None, kept.pop("until") is None]
-        return fingerprint([self.query, self.mode, self.ignore_case, sorted(kept.items()), window])
-
-
 @dataclass(slots=True)
 class _Found:
     """What one mode found; ``next`` is where it goes on."""
@@ -108,8 +50,10 @@ class _Found:
     degraded: bool = False
     #: What was used instead of the mode that was asked for.
     used: str | None = None
-    #: Whether no message has the words, though some are near in meaning.
+    #: Whether no message has the words; what was found, if anything, is near in meaning.
     only_near: bool = False
+    #: Of the first page by words or meaning.
+    closeness: Closeness = field(default_factory=Closeness)
 
 
 def search(
@@ -131,17 +75,26 @@ def search(
     started = time.monotonic()
     with translate_errors(), conn.transaction():
         stored = _one(conn, "vector_coverage", {})
-        plan = _plan(conn, request, started + budget_seconds, stored, vectors)
+        plan = make_plan(conn, request, started + budget_seconds, stored, vectors)
         found = _run(conn, plan)
         if request.mode == "auto" and request.cursor is None and _has_no_words(found):
             plan, found = _run_as_exact(conn, plan, found)
         coverage = {**_one(conn, "coverage", {}), "vectors": stored}
+    mode_used = found.used or plan.mode
+    weak = _is_weak(found, mode_used, stored)
+    found.reasons += _unheeded(request, found, mode_used, weak, stored)
+    if weak and request.strict:
+        found.hits, found.next = [], None
+        found.reasons = [reason for reason in found.reasons if reason != _ONLY_NEAR]
     return {
         "query": request.query,
         "mode_requested": request.mode,
-        "mode_used": found.used or plan.mode,
+        "mode_used": mode_used,
         "degraded": found.degraded,
         "reasons": found.reasons,
+        "weak": weak,
+        "weak_reason": found.closeness.told() if weak else None,
+        "closeness": found.closeness.as_json(),
         "coverage": with_times(coverage),
         "hits": found.hits,
         "next_cursor": found.next.encode(plan.search_name()) if found.next else None,
@@ -149,95 +102,38 @@ def search(
     }
 
 
-def _plan(
-    conn: Connection,
-    request: SearchRequest,
-    deadline: float,
-    stored: Answer | None,
-    vectors: QueryVectors | None,
-) -> _Plan:
-    query = clean(request.query)[0]
-    if not 1 <= len(query) <= MOST_QUERY_CHARS:
-        raise UsageError(
-            f"the query has {len(query)} characters; 1 to {MOST_QUERY_CHARS} are possible",
-            hint="search for a part of the text" if query else None,
+def _is_weak(found: _Found, mode: str, stored: Answer | None) -> bool | None:
+    """Whether no hit is close to the query; ``None`` where that cannot be told."""
+    if not found.hits or mode in ("exact", "regex"):
+        return False
+    return found.closeness.is_weak(stored["model"] if stored else None)
+
+
+def _unheeded(
+    request: SearchRequest, found: _Found, mode: str, weak: bool | None, stored: Answer | None
+) -> list[str]:
+    """Which wishes made no difference, and which one left nothing."""
+    reasons = []
+    if request.min_similarity is not None and mode not in ("semantic", "hybrid"):
+        reasons.append("`min_similarity` changes nothing, as meaning was not searched")
+    elif found.closeness.none_near:
+        reasons.append(f"no passage has a similarity of {request.min_similarity:g} or more")
+    if request.strict and weak is None and found.closeness.meaning is not None and stored:
+        reasons.append(
+            f"`strict` changes nothing, as it is not known what is near for `{stored['model']}`"
         )
-    if not 1 <= request.limit <= MOST_HITS:
-        raise UsageError(f"`limit` is {request.limit}; 1 to {MOST_HITS} are possible")
-    if request.mode not in get_args(Mode):
-        raise UsageError(f"no such mode: `{request.mode}`")
-    now = datetime.now(UTC)
-    filters = _filters(conn, request, now)
-    place = SearchCursor(
-        mode=_first_mode(stored, vectors) if request.mode == "auto" else request.mode,
-        first_asked=now,
-        since=filters.since,
-        until=filters.until,
-    )
-    if request.cursor is None:
-        return _Plan(
-            query,
-            place.mode,
-            request.ignore_case,
-            request.limit,
-            filters,
-            place,
-            deadline,
-            stored,
-            vectors,
-        )
-    place, search_name = read_cursor(request.cursor)
-    check_same_window(place, filters.since, filters.until, now)
-    filters = replace(filters, since=place.since, until=place.until)
-    as_exact = request.mode == "auto" and place.mode == "exact"
-    plan = _Plan(
-        _unquoted(query) if as_exact else query,
-        place.mode,
-        request.ignore_case or as_exact,
-        request.limit,
-        filters,
-        place,
-        deadline,
-        stored,
-        vectors,
-    )
-    allowed = ("text", "exact", "hybrid") if request.mode == "auto" else (request.mode,)
-    check_same_search(plan.search_name() if place.mode in allowed else "", search_name)
-    return plan
+    return reasons
 
 
-def _filters(conn: Connection, request: SearchRequest, now: datetime) -> Filters:
-    names = ("sources", "hosts", "projects", "roles", "kinds", "tools", "sessions")
-    lists = {
-        name: clean_values(name, getattr(request, name)) for name in (*names, "exclude_sessions")
-    }
-    lists["sessions"] = named_sessions(conn, lists["sessions"])
-    lists["exclude_sessions"] = excluded_sessions(conn, lists["exclude_sessions"])
-    return Filters(
-        **lists,
-        since=_when(request.since, now),
-        until=_when(request.until, now),
-        include_retracted=request.include_retracted,
-    )
-
-
-def _when(given: datetime | str | None, now: datetime) -> datetime | None:
-    if isinstance(given, str):
-        return parse_when(given, now)
-    return given.replace(tzinfo=UTC) if given and given.tzinfo is None else given
-
-
-def _first_mode(stored: Answer | None, vectors: QueryVectors | None) -> str:
-    return "hybrid" if stored and stored["passages"] and vectors else "text"
-
-
-def _run_as_exact(conn: Connection, plan: _Plan, empty: _Found) -> tuple[_Plan, _Found]:
+def _run_as_exact(conn: Connection, plan: SearchPlan, empty: _Found) -> tuple[SearchPlan, _Found]:
     """The same query as an exact text, after its words found nothing."""
     place = replace(plan.place, mode="exact", skip=0)
-    exact = replace(plan, query=_unquoted(plan.query), mode="exact", ignore_case=True, place=place)
+    exact = replace(plan, query=unquoted(plan.query), mode="exact", ignore_case=True, place=place)
     found = _run(conn, exact)
     if empty.only_near and not found.hits:
-        empty.reasons.append("no message has these words or this text; these are near in meaning")
+        empty.reasons.append(
+            _ONLY_NEAR if empty.hits else "no message has these words or this text"
+        )
         return plan, empty
     told = "no message has these words" if not empty.reasons else empty.reasons[0]
     found.reasons = [f"{told}; searched for the exact text, ignoring case", *found.reasons]
@@ -248,15 +144,7 @@ def _has_no_words(found: _Found) -> bool:
     return found.only_near or (not found.hits and not found.degraded)
 
 
-def _unquoted(query: str) -> str:
-    """What a query that is one quoted phrase says."""
-    inner = query.strip()[1:-1]
-    if query.strip() == f'"{inner}"' and inner and '"' not in inner:
-        return inner
-    return query
-
-
-def _run(conn: Connection, plan: _Plan) -> _Found:
+def _run(conn: Connection, plan: SearchPlan) -> _Found:
     """Run one mode, or what can stand for it."""
     if plan.mode not in ("semantic", "hybrid"):
         return _run_statement(conn, plan, plan.mode)
@@ -279,7 +167,7 @@ def _run(conn: Connection, plan: _Plan) -> _Found:
     return found
 
 
-def _query_vector(plan: _Plan) -> list[float]:
+def _query_vector(plan: SearchPlan) -> list[float]:
     if plan.vectors is None:
         raise ModelError("this door has no model for queries")
     if not plan.stored or not plan.stored["passages"]:
@@ -287,7 +175,7 @@ def _query_vector(plan: _Plan) -> list[float]:
     return plan.vectors.of(plan.query, plan.stored["model"])
 
 
-def _in_full(conn: Connection, plan: _Plan, page: list[Answer]) -> list[Answer]:
+def _in_full(conn: Connection, plan: SearchPlan, page: list[Answer]) -> list[Answer]:
     """The hits of a page with everything that an answer says of them."""
     by_text = [int(hit["id"]) for hit in page if "text" in hit["ranks"]]
     places = [{"id": hit["id"], **hit["passage"]} for hit in page if "text" not in hit["ranks"]]
@@ -297,13 +185,25 @@ def _in_full(conn: Connection, plan: _Plan, page: list[Answer]) -> list[Answer]:
     return [{**with_times(full[hit["id"]]), **hit} for hit in page if hit["id"] in full]
 
 
-def _run_near(conn: Connection, plan: _Plan, wanted: list[float], *, brief: bool = False) -> _Found:
+def _run_near(
+    conn: Connection, plan: SearchPlan, wanted: list[float], *, brief: bool = False
+) -> _Found:
     stored = plan.stored or {}
-    more = {"query_vector": wanted, "model": stored.get("model"), "brief": brief}
-    return _run_statement(conn, plan, "semantic", more)
+    more = {
+        "query_vector": wanted,
+        "model": stored.get("model"),
+        "least_similarity": plan.min_similarity,
+        "brief": brief,
+    }
+    found = _run_statement(conn, plan, "semantic", more)
+    if not plan.place.skip:
+        nearest = found.hits[0]["score"] if found.hits else None
+        none_near = nearest is None and plan.min_similarity is not None and not found.degraded
+        found.closeness = Closeness(meaning=nearest, none_near=none_near)
+    return found
 
 
-def _run_hybrid(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
+def _run_hybrid(conn: Connection, plan: SearchPlan, wanted: list[float]) -> _Found:
     """Both searches as deep as needed, and their lists fused."""
     end = plan.place.skip + plan.limit
     depth = _FUSED_HITS if end * 2 <= _FUSED_HITS else _MOST_FUSED_HITS
@@ -313,17 +213,21 @@ def _run_hybrid(conn: Connection, plan: _Plan, wanted: list[float]) -> _Found:
     fused = fuse(text.hits, near.hits)
     page = _in_full(conn, plan, fused[plan.place.skip : end])
     following = replace(plan.place, skip=end) if len(fused) > end else None
+    cut_short = text.degraded or near.degraded
+    closeness = replace(near.closeness, words=text.closeness.words)
     return _Found(
         page,
         following,
         text.reasons + near.reasons,
-        degraded=text.degraded or near.degraded,
+        degraded=cut_short,
         only_near=not text.hits and not text.degraded,
+        # Of one that ran out of time, nothing is known: it might have found what is close.
+        closeness=closeness if plan.place.skip == 0 and not cut_short else Closeness(),
     )
 
 
 def _run_statement(
-    conn: Connection, plan: _Plan, name: str, more: Mapping[str, Any] | None = None
+    conn: Connection, plan: SearchPlan, name: str, more: Mapping[str, Any] | None = None
 ) -> _Found:
     """One function of the database; one that ran out of time is an empty degraded answer."""
     budget = max(0.0, plan.deadline - time.monotonic())
@@ -352,10 +256,16 @@ def _run_statement(
     hits = [{**with_times(hit), "passage": None, "ranks": None} for hit in answer["hits"]]
     for hit, place in zip(hits, answer.get("places", ()), strict=False):
         hit["passage"] = {"start_char": place["start_char"], "length": place["length"]}
-    return _Found(hits, _next(plan, answer, name), _reasons(answer), answer["reason"] == "budget")
+    return _Found(
+        hits,
+        _next(plan, answer, name),
+        _reasons(answer),
+        answer["reason"] == "budget",
+        closeness=Closeness(answer.get("held")),
+    )
 
 
-def _next(plan: _Plan, answer: Answer, name: str) -> SearchCursor | None:
+def _next(plan: SearchPlan, answer: Answer, name: str) -> SearchCursor | None:
     if not answer["more"]:
         return None
     if name in _COUNTED:

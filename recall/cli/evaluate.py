@@ -51,7 +51,8 @@ def evaluate(
         [],
         "--none-below",
         metavar="MODE=SCORE",
-        help="An answer of this mode counts as `nothing` if its best score is below this.",
+        help="An answer of this mode counts as `nothing` if its best score is below this, and not"
+        " if it is weak.",
     ),
     min_hit: float | None = typer.Option(None, "--min-hit", help="Least hit rate."),
     min_precision: float | None = typer.Option(None, "--min-precision", help="Least precision."),

@@ -25,6 +25,8 @@ MEASURES = {
 #: What the tables by class show; the rest is in the JSON.
 _BY_CLASS = ("ndcg", "mrr", "hit")
 _NOTHING = "-"
+#: How often "nothing" was said: rightly, wrongly, and wrongly above an answer.
+_SAID = ("said so", "also said so wrongly", "and the answer was there")
 
 
 def print_report(report: Report, *, by_class: bool) -> None:
@@ -50,7 +52,7 @@ def report_lines(report: Report, *, by_class: bool) -> Iterator[str]:
             yield ""
             yield from _table([head, "queries", *_modes(report)], _classes(report, measure))
     yield ""
-    columns = ["no answer exists", "threshold", "said so", "also said so wrongly", "separation"]
+    columns = ["no answer exists", "by", *_SAID, "separation"]
     yield from _table(columns, _refusals(report))
     if report.differences:
         yield ""
@@ -87,13 +89,14 @@ def _refusals(report: Report) -> Iterator[list[str]]:
     for mode, found in report.modes.items():
         yield [mode, *_refusal_cells(found.refusal)]
     for mode in report.unavailable:
-        yield [mode, *[_NOTHING] * 4]
+        yield [mode, *[_NOTHING] * (len(_SAID) + 2)]
 
 
 def _refusal_cells(refusal: Refusal) -> list[str]:
-    threshold = "none" if refusal.threshold is None else f"{refusal.threshold:g}"
+    by = "weak" if refusal.threshold is None else f"< {refusal.threshold:g}"
     apart = _NOTHING if refusal.separation is None else f"{refusal.separation:.3f}"
-    return [threshold, _cell(refusal.refused), _cell(refusal.wrongly_refused), apart]
+    said = (refusal.refused, refusal.wrongly_refused, refusal.found_refused)
+    return [by, *map(_cell, said), apart]
 
 
 def _differences(report: Report) -> Iterator[list[str]]:

@@ -91,31 +91,26 @@ def search(
     exclude_session: list[str] = typer.Option(
         [], "--exclude-session", help="Leave out this session and what comes from it."
     ),
+    min_similarity: float | None = typer.Option(
+        None, "--min-similarity", help="By meaning, only what is at least so similar, to 1."
+    ),
+    strict: bool = typer.Option(
+        False, "--strict", help="Find nothing rather than hits of which none is close."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the answer of the API."),
 ) -> None:
     """Find messages. `recall show ID` opens a hit.
 
     What looks like an unknown option is text: `recall search --shm-size` works; put text that is an
-    option of this command behind `--`. Filters can be given several times. Exit code 1 means that
-    nothing was found.
+    option of this command behind `--`. Filters can be given several times. A note says if no hit is
+    close to the query. Exit code 1 means that nothing was found.
     """
     params = {
-        "q": " ".join(query),
-        "mode": mode,
-        "limit": limit,
-        "cursor": cursor,
-        "source": source,
-        "host": host,
-        "project": project,
-        "role": role,
-        "kind": kind,
-        "tool": tool,
-        "session": session,
-        "exclude_session": exclude_session,
-        "since": since,
-        "until": until,
-        "ignore_case": ignore_case,
-    }
+        "q": " ".join(query), "mode": mode, "limit": limit, "cursor": cursor, "source": source,
+        "host": host, "project": project, "role": role, "kind": kind, "tool": tool,
+        "session": session, "exclude_session": exclude_session, "since": since, "until": until,
+        "ignore_case": ignore_case, "min_similarity": min_similarity, "strict": strict or None,
+    }  # fmt: skip
     with open_backend(load_settings()) as backend:
         answer = backend.search(params)
     if as_json:
@@ -172,6 +167,9 @@ def _print_footer(answer: Answer) -> None:
     hits = counted(len(answer["hits"]), "hit")
     line = f"{hits}, mode {answer['mode_used']}, {answer['took_ms']:.0f} ms"
     note(line)
+    if answer.get("weak"):  # an older server does not say it
+        told = "these are only the nearest" if answer["hits"] else "so `--strict` gives none"
+        note(f"note: no hit is close to the query, {told}: {printable(answer['weak_reason'])}")
     for reason in answer["reasons"]:
         note(f"{'degraded' if answer['degraded'] else 'note'}: {printable(str(reason))}")
     if answer["hits"]:

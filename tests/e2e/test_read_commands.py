@@ -117,6 +117,31 @@ def test_nothing_found_is_exit_code_1(recall: Run, talk: str, more: list[str]) -
         assert "claude-code on laptop" in done.stderr
 
 
+def test_hits_of_which_none_is_close_are_shown_with_a_note(recall: Run, talk: str) -> None:
+    done = recall("search", "look at the printer driver of the reception")
+    assert done.returncode == 0, done.stderr
+    assert "«look»" in done.stdout
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note:")]
+    assert notes == [
+        "note: no hit is close to the query, these are only the nearest: the best hit by words"
+        " holds 14% of the query"
+    ]
+    assert "note:" not in recall("search", "needle").stderr
+
+
+def test_strict_finds_nothing_rather_than_hits_of_which_none_is_close(
+    recall: Run, talk: str
+) -> None:
+    done = recall("search", "--strict", "look at the printer driver of the reception")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing found for `look at the printer" in done.stderr
+    assert "note: no hit is close to the query, so `--strict` gives none: " in done.stderr
+    assert recall("search", "--strict", "needle").returncode == 0
+    told = recall("search", "--strict", "--json", "look at the printer driver of the reception")
+    assert told.returncode == 1
+    assert json.loads(told.stdout)["weak"] is True
+
+
 def test_the_next_page_goes_on_behind_the_first(recall: Run, talk: str) -> None:
     first = json.loads(recall("search", "needle", "--limit", "1", "--json").stdout)
     cursor = first["next_cursor"]

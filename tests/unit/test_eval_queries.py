@@ -178,11 +178,13 @@ def test_sessions_that_are_not_stored_are_missing_and_ambiguous_ones_are_not() -
         missing_sessions(session, [query("one", {"codex:broken#1": 3})])
 
 
-def outcome(name: str, grades: str, score: float | None, kind: str = "fix") -> Outcome:
+def outcome(
+    name: str, grades: str, score: float | None, kind: str = "fix", *, weak: bool = False
+) -> Outcome:
     relevant = {} if kind == NONE_CLASS else {"a": 3}
     keys = tuple("a" if grade == "3" else "x" for grade in grades)
     judged = judge([[key] for key in keys], relevant)
-    return Outcome(query(name, relevant, kind), judged, keys, score, False)
+    return Outcome(query(name, relevant, kind), judged, keys, score, False, weak)
 
 
 @pytest.fixture
@@ -221,6 +223,36 @@ def test_report_shows_the_price_of_a_threshold(report: Report) -> None:
     assert exact.wrongly_refused is not None
     assert (exact.refused.mean, exact.wrongly_refused.mean) == (1.0, 0.5)
     assert exact.separation is None
+
+
+def test_report_counts_weak_answers_as_nothing_and_tells_whether_an_answer_was_there() -> None:
+    outcomes = [
+        outcome("1", "3", 0.9, weak=True),
+        outcome("2", "3", 0.9),
+        outcome("3", "0", 0.9, weak=True),
+        outcome("4", "0", 0.9, NONE_CLASS, weak=True),
+        outcome("5", "0", 0.9, NONE_CLASS),
+    ]
+    report = build_report({"text": outcomes}, 10, thresholds={}, unavailable={})
+    told = report.modes["text"].refusal
+    assert told.refused is not None
+    assert told.wrongly_refused is not None
+    assert told.found_refused is not None
+    assert told.refused.mean == 0.5
+    assert told.wrongly_refused.mean == pytest.approx(2 / 3)
+    assert told.found_refused.mean == 0.5, "the third has no answer among its hits"
+    (line,) = [line for line in report_lines(report, by_class=False) if "| weak |" in line]
+    assert "| 0.500 [" in line
+    assert report.as_json()["modes"]["text"]["queries"][0]["weak"] is True
+
+
+def test_run_takes_what_the_answer_says_of_itself() -> None:
+    wanted = query("one", {"codex:s#3": 3})
+    told = answer(hit("3.0"))
+    assert run_mode(lambda _: told, [wanted], "text", 5)[0].weak is False, "an older server"
+    for said, expected in ((True, True), (False, False), (None, False)):
+        told["weak"] = said
+        assert run_mode(lambda _: told, [wanted], "text", 5)[0].weak is expected
 
 
 def test_report_compares_modes_on_the_same_queries(report: Report) -> None:

@@ -122,20 +122,21 @@ def test_measures_stay_between_nothing_and_perfect(
 
 
 @pytest.mark.parametrize(
-    ("hits", "score", "threshold", "expected"),
+    ("hits", "weak", "score", "threshold", "expected"),
     [
-        (0, None, None, True),
-        (0, None, 0.5, True),
-        (3, 0.4, None, False),
-        (3, 0.4, 0.5, True),
-        (3, 0.5, 0.5, False),
-        (3, None, 0.5, False),
+        (0, False, None, None, True),
+        (0, False, None, 0.5, True),
+        (3, False, 0.4, None, False),
+        (3, True, 0.4, None, True),
+        (3, False, 0.4, 0.5, True),
+        (3, True, 0.5, 0.5, False),
+        (3, False, None, 0.5, False),
     ],
 )
-def test_an_answer_says_nothing_if_empty_or_below_the_threshold(
-    hits: int, score: float | None, threshold: float | None, expected: bool
+def test_an_answer_says_nothing_if_empty_or_weak_or_below_the_threshold(
+    hits: int, weak: bool, score: float | None, threshold: float | None, expected: bool
 ) -> None:
-    assert is_refused(hits, score, threshold) is expected
+    assert is_refused(hits, weak, score, threshold) is expected
 
 
 def test_separation_counts_pairs_and_halves_ties() -> None:

@@ -22,7 +22,7 @@ _NEEDED = ("id", "class", "query", "relevant")
 _SPLITS = get_args(Split)
 _GRADES = (1, 2, 3)
 #: Parameters of a search that are no filters.
-_NOT_FILTERS = frozenset({"q", "mode", "limit", "cursor"})
+_NOT_FILTERS = frozenset({"q", "mode", "limit", "cursor", "strict", "min_similarity"})
 _KEY = re.compile(r"(?P<session>[^:#]+:.+)#(?P<ordinal>\d+)(?:\.(?P<part>\d+))?")
 
 

@@ -12,6 +12,7 @@ from recall_api.evaluation.scores import (
     MEASURES,
     Interval,
     difference,
+    hit_rate,
     interval,
     is_refused,
     separation,
@@ -24,13 +25,15 @@ Scores = Mapping[str, Interval]
 class Refusal:
     """How a mode tells queries that have no answer from those that have one.
 
-    ``refused`` is right, ``wrongly_refused`` is the price of it. ``separation`` does not depend on
-    a threshold and is ``None`` for a mode that gives no scores.
+    ``refused`` is right, ``wrongly_refused`` is the price of it, and ``found_refused`` that price
+    over the queries whose answer is among the first hits. ``separation`` depends neither on a
+    threshold nor on what answers say of themselves, and is ``None`` for a mode without scores.
     """
 
     threshold: float | None
     refused: Interval | None
     wrongly_refused: Interval | None
+    found_refused: Interval | None
     separation: float | None
 
 
@@ -108,7 +111,7 @@ def _mode_report(outcomes: Sequence[Outcome], k: int, threshold: float | None) -
     return ModeReport(
         _scores(answerable, k),
         {name: _scores(found, k) for name, found in by_class.items()},
-        _refusal(outcomes, threshold),
+        _refusal(outcomes, k, threshold),
         sum(outcome.degraded for outcome in outcomes),
         outcomes,
     )
@@ -126,20 +129,25 @@ def _scores(outcomes: Sequence[Outcome], k: int) -> dict[str, Interval]:
     return scores
 
 
-def _refusal(outcomes: Sequence[Outcome], threshold: float | None) -> Refusal:
+def _refusal(outcomes: Sequence[Outcome], k: int, threshold: float | None) -> Refusal:
     refused: dict[bool, list[float]] = {True: [], False: []}
+    found: list[float] = []
     best: dict[bool, list[float]] = {True: [], False: []}
     has_scores = any(outcome.best_score is not None for outcome in outcomes)
     for outcome in outcomes:
         kind = outcome.query.is_answerable
         score = outcome.best_score
-        refused[kind].append(float(is_refused(len(outcome.keys), score, threshold)))
+        said = float(is_refused(len(outcome.keys), outcome.weak, score, threshold))
+        refused[kind].append(said)
+        if hit_rate(outcome.judged, k):
+            found.append(said)
         # No hit is the surest way to say "nothing".
         best[kind].append(float("-inf") if score is None else score)
     return Refusal(
         threshold,
         interval(refused[False]),
         interval(refused[True]),
+        interval(found),
         separation(best[True], best[False]) if has_scores else None,
     )
 
@@ -156,6 +164,7 @@ def _outcome_json(outcome: Outcome, k: int) -> dict[str, Any]:
         "grades": list(outcome.judged.grades),
         "best_score": outcome.best_score,
         "degraded": outcome.degraded,
+        "weak": outcome.weak,
     }
     if outcome.query.is_answerable:
         value["scores"] = {name: measure(outcome.judged, k) for name, measure in MEASURES.items()}

@@ -34,13 +34,17 @@ class ModeUnavailableError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one query got in one mode. ``keys`` has the first key of each hit."""
+    """What one query got in one mode.
+
+    ``keys`` has the first key of each hit; ``weak`` is what the answer says of itself.
+    """
 
     query: Query
     judged: Judged
     keys: tuple[str, ...]
     best_score: float | None
     degraded: bool
+    weak: bool = False
 
 
 def require_mode(search: Search, mode: str) -> None:
@@ -101,6 +105,7 @@ def _outcome(query: Query, answer: Mapping[str, Any]) -> Outcome:
         tuple(keys[0] if keys else "" for keys in names),
         max(scores, default=None),
         bool(answer["degraded"]),
+        bool(answer.get("weak")),
     )
 
 

@@ -106,14 +106,17 @@ MEASURES: dict[str, Callable[[Judged, int], float]] = {
 }
 
 
-def is_refused(hits: int, best_score: float | None, threshold: float | None) -> bool:
-    """Whether an answer says "nothing": no hit at all, or a best score below the threshold.
+def is_refused(hits: int, weak: bool, best_score: float | None, threshold: float | None) -> bool:
+    """Whether an answer says "nothing": no hit at all, or only weak ones.
 
-    A hit without a score is never below a threshold.
+    With a threshold, a best score below it says so instead of ``weak``. A hit without a score is
+    never below a threshold.
     """
     if hits == 0:
         return True
-    return threshold is not None and best_score is not None and best_score < threshold
+    if threshold is None:
+        return weak
+    return best_score is not None and best_score < threshold
 
 
 def separation(answerable: Sequence[float], unanswerable: Sequence[float]) -> float | None:

@@ -42,7 +42,7 @@ select api.search_semantic(
     roles => %(roles)s::text[], kinds => %(kinds)s::text[], tools => %(tools)s::text[],
     sessions => %(sessions)s::text[], since => %(since)s::timestamptz,
     until => %(until)s::timestamptz, exclude_sessions => %(exclude_sessions)s::text[],
-    brief => %(brief)s::boolean
+    least_similarity => %(least_similarity)s::float8, brief => %(brief)s::boolean
 )
 
 -- name: full_hits
