@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 #: Asking for a route sends nothing; this address of the documentation range has the default one.
@@ -22,7 +23,6 @@ _ANYWHERE = ("192.0.2.1", 9)
 _SECRET_BYTES = 32
 _DATABASE = "postgresql://{user}:{password}@db:5432/recall"
 _ADMINISTRATOR = "recall"
-_AUTHENTICATOR = "recall_authenticator"
 #: Other containers read them as accounts whose numbers are not known here, and nobody else sees
 #: the volume.
 _SHARED, _OWN = 0o444, 0o400
@@ -32,12 +32,24 @@ public_url = "{url}"
 """
 
 
-def make_secrets(own: Path, database: Path, rest: Path) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The volumes of secrets: of the owner of the database, of PostgreSQL, of PostgREST, of the API
+    and of the embedder."""
+
+    own: Path
+    database: Path
+    rest: Path
+    api: Path
+    embedder: Path
+
+
+def make_secrets(folders: Folders) -> list[str]:
     """Make what is not there yet; the names of what was made.
 
-    ``own`` gets what the services of Recall need, ``database`` and ``rest`` what PostgreSQL and
-    PostgREST need. What stands in two places is written to ``own`` first and copied from there, so
-    that a start which was interrupted is completed by the next one.
+    ``own`` gets everything. What stands in two places is written there first and copied from there,
+    so that a start which was interrupted, or a volume of a version that knew less of them, is
+    completed by the next start.
     """
     made: list[str] = []
 
@@ -50,15 +62,24 @@ def make_secrets(own: Path, database: Path, rest: Path) -> list[str]:
     def new() -> str:
         return secrets.token_hex(_SECRET_BYTES)
 
+    def keep_url(folder: Path, mode: int, user: str, password: str) -> None:
+        url = _DATABASE.format(user=user, password=password)
+        keep(folder / "database_url", mode, lambda: url)
+
+    own = folders.own
     administrator = keep(own / "database_password", _OWN, new)
-    authenticator = keep(own / "authenticator_password", _OWN, new)
     jwt_secret = keep(own / "jwt_secret", _OWN, new)
-    url = _DATABASE.format(user=_ADMINISTRATOR, password=administrator)
-    keep(own / "database_url", _OWN, lambda: url)
-    keep(database / "password", _SHARED, lambda: administrator)
-    rest_url = _DATABASE.format(user=_AUTHENTICATOR, password=authenticator)
-    keep(rest / "database_url", _SHARED, lambda: rest_url)
-    keep(rest / "jwt_secret", _SHARED, lambda: jwt_secret)
+    keep_url(own, _OWN, _ADMINISTRATOR, administrator)
+    keep(folders.database / "password", _SHARED, lambda: administrator)
+    for service, role, folder in (
+        ("authenticator", "recall_authenticator", folders.rest),
+        ("api", "recall_api", folders.api),
+        ("embedder", "recall_embedder", folders.embedder),
+    ):
+        password = keep(own / f"{service}_password", _OWN, new)
+        keep_url(folder, _SHARED, role, password)
+    for folder in (folders.rest, folders.api):
+        keep(folder / "jwt_secret", _SHARED, lambda: jwt_secret)
     return made
 
 
@@ -103,13 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the secrets, find the address, and say how a machine joins."""
     parser = argparse.ArgumentParser(prog="python -m recall.appliance")
     parser.add_argument("--home", type=Path, required=True, help="the home of the API")
-    parser.add_argument("--own", type=Path, required=True, help="secrets of the services of Recall")
-    parser.add_argument("--database", type=Path, required=True, help="secrets of PostgreSQL")
-    parser.add_argument("--rest", type=Path, required=True, help="secrets of PostgREST")
+    for folder in fields(Folders):
+        parser.add_argument(
+            f"--{folder.name}", type=Path, required=True, help="one of the folders of secrets"
+        )
     parser.add_argument("--port", type=int, required=True, help="the published port of the API")
     given = parser.parse_args(argv)
     try:
-        made = make_secrets(given.own, given.database, given.rest)
+        made = make_secrets(Folders(*(getattr(given, item.name) for item in fields(Folders))))
         url = write_address(given.home, given.port)
     except OSError as error:
         sys.stderr.write(f"error: `{error.filename}` cannot be written: {error.strerror}\n")

@@ -180,8 +180,14 @@ class Settings:
     database_volume: Path | None = _option(
         readers.optional_path,
         None,
-        "Folder on the volume of the database, whose free space is a metric; empty means that of "
+        "Folder on the volume of the database, whose free space is watched; empty means that of "
         "the embedded database.",
+    )
+    disk_reserve_mb: int = _option(
+        readers.whole(0, 1_000_000_000),
+        2_000,
+        "Free space on the volume of the database, in MB, below which nothing more is stored "
+        "while searches go on; of a small volume at most a tenth is kept free. 0 means no limit.",
     )
     backup_dir: Path | None = _option(
         readers.optional_path, None, "Folder of the backups; empty means `backups` in the home."

@@ -138,6 +138,15 @@ class Problems(BaseModel):
     unreadable_files: list[UnreadableFile]
 
 
+class Disk(BaseModel):
+    """The volume of the database."""
+
+    ok: bool = Field(description="Whether something can be stored.")
+    free_bytes: int
+    reserve_bytes: int = Field(description="Free space below which nothing more is stored.")
+    detail: str | None = Field(description="Why not.")
+
+
 class StatusAnswer(BaseModel):
     """What is in the store and which parts are alive."""
 
@@ -145,6 +154,7 @@ class StatusAnswer(BaseModel):
     schema_expected: int
     server_version: str
     database_bytes: int
+    disk: Disk | None = Field(description="Null where the API does not see that volume.")
     totals: Totals
     components: list[Component]
     embedding: list[Embedding]

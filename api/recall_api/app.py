@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request
@@ -18,14 +19,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from recall import __version__
+from recall import __version__, disk
 from recall.config import Settings
 from recall.errors import AccessError, ClaimError, RecallError
 from recall_api import answers, answers_status, uploads
 from recall_api.access import Policy
 from recall_api.admission import AccessMiddleware
 from recall_api.boundary import Boundary
-from recall_api.forward import Forwarder
+from recall_api.forward import Forwarder, no_room, stores_rows
 from recall_api.health import check_health
 from recall_api.join import Failures, JoinAnswer, JoinRequest, join
 from recall_api.messages import get_message, list_messages
@@ -83,10 +84,13 @@ class Service:
     forwarder: Forwarder = field(init=False)
     failures: Failures = field(default_factory=Failures)
     started: float = field(default_factory=time.monotonic)
+    #: The free space on the volume of the database, where it can be seen.
+    room: Callable[[], disk.Room | None] = field(init=False)
     row_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _pool: ConnectionPool[Connection] | None = None
 
     def __post_init__(self) -> None:
+        self.room = partial(disk.look, self.settings)
         self.vectors = QueryVectors(self.settings)
         self.forwarder = Forwarder(self.settings.rest_url)
         self.metrics = Metrics(lambda: collect_store(self.database_url, self.settings))
@@ -307,7 +311,14 @@ def _get_status(service: _Service, params: Annotated[StatusParams, Query()]) -> 
     """What is in the store, where it came from, what went wrong, and which parts are alive."""
     interval = service.settings.ingest_every_seconds
     with reading(service.pool) as connection:
-        return _json(get_status(connection, interval_seconds=interval, problems=params.problems))
+        return _json(
+            get_status(
+                connection,
+                interval_seconds=interval,
+                problems=params.problems,
+                room=service.room(),
+            )
+        )
 
 
 def _check_health(service: _Service) -> Response:
@@ -317,6 +328,7 @@ def _check_health(service: _Service) -> Response:
         interval_seconds=service.settings.ingest_every_seconds,
         running_seconds=time.monotonic() - service.started,
         ingests_here=service.settings.rest_url is None,
+        room=service.room(),
     )
     return _json(answer, 200 if answer["ok"] else 503)
 
@@ -348,11 +360,14 @@ def _join(service: _Service, request: Request, body: JoinRequest) -> Response:
 
 async def _forward(request: Request) -> Response:
     service: Service = request.app.state.service
+    path = request.path_params["path"]
+    if stores_rows(request.method, path) and (room := service.room()) and room.is_short:
+        return no_room(room).response()
     if request.method == "POST" and (refused := await _refuse_rows(service, request)):
         # As PostgREST says that a row breaks a rule: the sender looks for the row.
         refusal = {"code": "23514", "message": refused, "details": None, "hint": None}
         return _json(refusal, 400)
-    return await service.forwarder.forward(request, request.path_params["path"])
+    return await service.forwarder.forward(request, path)
 
 
 async def _refuse_rows(service: Service, request: Request) -> str | None:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from recall import disk
 from recall_api.problems import RETRY_AFTER_SECONDS, Problem
 
 #: A statement of a host may take 60 s.
@@ -26,6 +27,8 @@ _KEEP_ALIVE_SECONDS = 10.0
 _PATH = re.compile(r"(rpc/)?[a-z][a-z0-9_]*")
 #: What a host reads: whether its token counts, before it sends a large body.
 _READABLE = re.compile(r"incoming_[a-z_]+")
+#: Functions that store what a host sends: each path that could not be read gets a row as well.
+_STORING = frozenset({"rpc/store_batch", "rpc/mark"})
 _REQUEST_HEADERS = (
     "accept", "accept-profile", "authorization", "content-profile", "content-type", "prefer",
 )  # fmt: skip
@@ -96,6 +99,23 @@ class Forwarder:
                 "what was sent may have been written; send it again",
             )
         return _Passing(answer)
+
+
+def stores_rows(method: str, path: str) -> bool:
+    """Whether a request makes the store grow. What a host asks, its beat, and the end of a pass do
+    not, and go on while the disk is full."""
+    return method == "POST" and (path.startswith("incoming_") or path in _STORING)
+
+
+def no_room(room: disk.Room) -> Problem:
+    """As PostgreSQL says it of a full disk: every version of the client sends it again later."""
+    return Problem(
+        507,
+        "disk-full",
+        room.told,
+        disk.HINT,
+        extra={"code": "53100", "message": room.told, "free_bytes": room.free},
+    )
 
 
 def _build(base: httpx.URL, request: Request, path: str, body: bytes | None) -> httpx.Request:

@@ -12,10 +12,11 @@ from operator import itemgetter
 
 from psycopg.conninfo import make_conninfo
 
+from recall import disk
 from recall.errors import RecallError, SchemaError, StoreError
 from recall_api.embedding import is_well, reasons
 from recall_api.reading import Answer, Connection
-from recall_api.status import STALE_SECONDS, list_components
+from recall_api.status import STALE_SECONDS, list_components, tell_room
 from recall_sql.connection import connect, translate_errors
 from recall_sql.migrate import latest_version, require_current
 
@@ -31,14 +32,18 @@ def check_health(
     interval_seconds: float,
     running_seconds: float,
     ingests_here: bool = True,
+    room: disk.Room | None = None,
 ) -> Answer:
     """The state of every component; ``ok`` is true only if each of them is.
 
     An ingester that has never reported is waited for as long as a silent one: ``running_seconds``
     is how long this API has been running. On a server that other machines feed, ``ingests_here`` is
-    false: their ingesters are told of and not waited for, because laptops sleep.
+    false: their ingesters are told of and not waited for, because laptops sleep. ``room`` is the
+    free space, where it is known.
     """
     components: dict[str, Answer] = {}
+    if room is not None:
+        components["disk"] = tell_room(room)
     started = time.monotonic()
     try:
         with translate_errors():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from recall import disk
 from recall.config import Settings
 from recall_api.messages import get_message, list_messages
 from recall_api.models import (
@@ -84,4 +85,9 @@ class LocalBackend:
         asked = StatusParams.read(params)
         interval = self._settings.ingest_every_seconds
         with reading(self._connection) as connection:
-            return get_status(connection, interval_seconds=interval, problems=asked.problems)
+            return get_status(
+                connection,
+                interval_seconds=interval,
+                problems=asked.problems,
+                room=disk.look(self._settings),
+            )

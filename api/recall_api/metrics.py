@@ -160,6 +160,10 @@ STORE: dict[str, tuple[tuple[str, ...], str]] = {
         "Free space where the database or its backups are, for users other than root.",
     ),
     "recall_volume_size_bytes": (("volume",), "Size of the volume of the database or backups."),
+    "recall_volume_reserve_bytes": (
+        ("volume",),
+        "Free space below which nothing more is stored.",
+    ),
 }
 
 

@@ -8,7 +8,6 @@ collected costs that part.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from operator import itemgetter
 
 from psycopg.conninfo import make_conninfo
 
+from recall import disk
 from recall.config import Settings
 from recall.errors import StoreError
 from recall_api.embedding import list_embedding
@@ -86,20 +86,15 @@ def _collect_parts(connection: Connection, settings: Settings) -> list[Sample]:
 
 def _volumes(settings: Settings) -> Iterator[Sample]:
     """Free space where this process can see it: beside the database, or where it is mounted."""
-    database = settings.database_volume
-    if database is None and settings.database_url is None:
-        database = settings.home / "pg"
     for name, folder in (
-        ("database", database),
+        ("database", disk.database_folder(settings)),
         ("backups", settings.backup_dir or settings.home / "backups"),
     ):
-        try:
-            found = os.statvfs(folder) if folder else None
-        except OSError:  # a folder that is not there or not mounted here
-            found = None
-        if found:
-            yield "recall_volume_free_bytes", (name,), found.f_bavail * found.f_frsize
-            yield "recall_volume_size_bytes", (name,), found.f_blocks * found.f_frsize
+        if folder and (found := disk.read_space(folder)):
+            yield "recall_volume_free_bytes", (name,), found.free
+            yield "recall_volume_size_bytes", (name,), found.total
+    if room := disk.look(settings):
+        yield "recall_volume_reserve_bytes", ("database",), room.reserve
 
 
 def _ingest(connection: Connection, interval_seconds: float) -> Iterator[Sample]:

@@ -40,6 +40,7 @@ TITLES: Mapping[str, str] = {
     "not-set-up": "the server is not set up for this",
     "store-unavailable": "the store cannot be reached now",
     "store": "the store refused or failed",
+    "disk-full": "there is no room to store more",
     "timeout": "the time limit was reached",
     "internal": "an error in Recall itself",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from recall import disk
 from recall_api.embedding import list_embedding
 from recall_api.reading import Answer, Connection, fetch
 from recall_sql.loader import load
@@ -31,10 +32,17 @@ _TABLES = {
 }
 
 
-def get_status(connection: Connection, *, interval_seconds: float, problems: int = 0) -> Answer:
+def get_status(
+    connection: Connection,
+    *,
+    interval_seconds: float,
+    problems: int = 0,
+    room: disk.Room | None = None,
+) -> Answer:
     """Everything that ``recall status`` shows; ``problems`` is how many of each kind to list.
 
-    ``interval_seconds`` is how often the ingester is expected where its heartbeat does not say.
+    ``interval_seconds`` is how often the ingester is expected where its heartbeat does not say,
+    ``room`` the free space where it can be seen.
     """
     sql = load("status")
     database = fetch(connection, sql["database"], {})[0]
@@ -47,6 +55,7 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
         "schema_expected": latest_version(),
         "server_version": database["server_version"],
         "database_bytes": database["size_bytes"],
+        "disk": None if room is None else tell_room(room),
         "totals": totals,
         "components": components,
         "embedding": list_embedding(
@@ -59,6 +68,16 @@ def get_status(connection: Connection, *, interval_seconds: float, problems: int
             "quarantined_spans": fetch(connection, sql["quarantined"], listed),
             "unreadable_files": fetch(connection, sql["unreadable"], listed),
         },
+    }
+
+
+def tell_room(room: disk.Room) -> Answer:
+    """The free space on the volume of the database, and whether something can be stored."""
+    return {
+        "ok": not room.is_short,
+        "free_bytes": room.free,
+        "reserve_bytes": room.reserve,
+        "detail": room.told if room.is_short else None,
     }
 
 

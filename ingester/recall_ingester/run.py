@@ -13,6 +13,7 @@ from random import uniform
 from threading import Event
 from typing import TYPE_CHECKING
 
+from recall import disk
 from recall.config import Settings
 from recall.errors import ConfigError, RecallError, UsageError
 from recall.identity import Identity, load_identity
@@ -79,9 +80,9 @@ def open_sinks(
     settings. This host is registered there."""
     make: Callable[[], PostgresSink | PostgrestSink]
     if database_url is not None:
-        from recall_ingester.sinks.postgres import PostgresSink
+        from recall_ingester.sinks.postgres_reserve import ReservingSink
 
-        make = partial(PostgresSink, database_url, identity)
+        make = partial(ReservingSink, database_url, identity, partial(disk.look, settings))
         _register(make)
         yield make
         return

@@ -31,7 +31,15 @@ from ops.appliance.stack import (
 )
 
 HOST = "laptop-of-the-test"
-_SECRETS = ("database_password", "authenticator_password", "jwt_secret")
+_SECRETS = (
+    "database_password", "authenticator_password", "api_password", "embedder_password",
+    "jwt_secret",
+)  # fmt: skip
+_DROP = """
+import os, psycopg
+with open(os.environ["RECALL_DATABASE_URL_FILE"]) as file:
+    psycopg.connect(file.read()).execute("drop table recall.message")
+"""
 _COUNTS = """
 select json_build_object(
     'messages', (select count(*) from recall.message),
@@ -48,10 +56,11 @@ select json_build_object(
 
 @dataclass
 class Run:
-    """What the steps share."""
+    """What the steps share. ``older`` is the tree of another version, to upgrade from."""
 
     stack: Stack
     machine: Machine
+    older: Path | None = None
     expected: int = 0
     before: dict[str, Any] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
@@ -74,6 +83,34 @@ def start_from_nothing(state: Run) -> str:
     return f"PostgREST: {'its double' if state.stack.uses_double else 'the real one'}"
 
 
+def older_version(state: Run) -> str:
+    """An appliance of the other tree, which a machine has joined and fed."""
+    assert state.older
+    with state.stack.of_tree(state.older):
+        state.stack.compose("build", "--quiet", seconds=1_800)
+        state.stack.up()
+        join(state)
+        stored = ingest_samples(state)
+        state.before = json.loads(state.stack.sql(_COUNTS))
+    return stored
+
+
+def upgraded(state: Run) -> str:
+    """`docker compose up` of this tree on its volumes; the machine goes on with its token."""
+    build_images(state)
+    state.stack.up()
+    after = json.loads(state.stack.sql(_COUNTS))
+    names = ("messages", "sessions", "hosts", "tokens", "texts")
+    check(all(after[name] == state.before[name] for name in names), f"{state.before} -> {after}")
+    summary = state.machine.ingest()
+    check(summary["files_opened"] == 0, f"the machine sent again: {summary}")
+    search_words(state)
+    search_meaning(state)
+    everything_is_well(state)
+    secrets_stay_in_files(state)
+    return least_rights(state)
+
+
 def everything_is_well(state: Run) -> str:
     """Each service by its own health check, the one-shots by their exit code, and the API."""
     embedders = 0
@@ -91,10 +128,17 @@ def everything_is_well(state: Run) -> str:
 
 
 def secrets_stay_in_files(state: Run) -> str:
-    """They are neither in a variable, nor in an argument, nor in a log; and PostgREST has no
-    password of the administrator."""
+    """They are neither in a variable, nor in an argument, nor in a log; and what is reached from
+    outside has no password of the owner of the database."""
     own = "/run/recall/own"
-    state.secrets = [state.stack.inside("api", "cat", f"{own}/{name}").strip() for name in _SECRETS]
+    state.secrets = [
+        state.stack.inside("backup", "cat", f"{own}/{name}").strip() for name in _SECRETS
+    ]
+    for service in ("api", "embedder"):
+        seen = state.stack.inside(service, "find", "/run/recall", "-type", "f")
+        held = state.stack.inside(service, "cat", *seen.split())
+        check(state.secrets[0] not in held, f"{service} has the password of the owner")
+        check(f"recall_{service}:" in held, f"{service} has no role of its own")
     check(all(len(secret) == 64 for secret in state.secrets), "a secret is too short")
     names = [container["Name"] for container in state.stack.containers()]
     inspected = run(["docker", "inspect", *names]).stdout
@@ -106,6 +150,21 @@ def secrets_stay_in_files(state: Run) -> str:
     for service in sorted({*users} - {"postgrest"}):
         check(state.stack.inside(service, "id", "-u").strip() != "0", f"{service} runs as root")
     return f"{len(names)} containers looked at"
+
+
+def least_rights(state: Run) -> str:
+    """API and embedder are connected as roles that own nothing; `recall doctor` is content."""
+    found = state.stack.sql(
+        "select string_agg(distinct usename, ' ' order by usename) from pg_stat_activity"
+        " where application_name similar to 'recall (api|embedder)%'"
+    )
+    check(found == "recall_api recall_embedder", f"they are connected as {found}")
+    for service in ("api", "embedder"):
+        done = state.stack.compose("exec", "-T", service, "python", "-c", _DROP, codes=(1,))
+        check("must be owner" in done.stderr, f"{service}: {done.stderr}")
+    told = state.stack.inside("api", "recall", "doctor")
+    check("the API of Recall answers" in told, f"doctor: {told}")
+    return found
 
 
 def only_the_api_is_reached(state: Run) -> str:
@@ -238,6 +297,8 @@ def embed_everything(state: Run) -> str:
         " and beat_at > now() - interval '3 minutes'"
     )
     check(int(working) >= 2, f"{working} embedders beat")
+    told = state.stack.inside("embedder", "recall", "reembed")
+    check("already" in told, f"reembed: {told}")
     passages = state.stack.sql("select count(*) from recall.passage")
     return f"{passages} passages by {working}"
 
@@ -332,6 +393,7 @@ STEPS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("up from nothing", start_from_nothing),
     ("all services well", everything_is_well),
     ("secrets only in files", secrets_stay_in_files),
+    ("least rights in the database", least_rights),
     ("only the API is reached", only_the_api_is_reached),
     ("join a machine", join),
     ("ingest the samples", ingest_samples),
@@ -351,6 +413,18 @@ STEPS: tuple[tuple[str, Callable[[Run], str]], ...] = (
 )
 
 
+#: Instead of the others, where there is a version to upgrade from.
+UPGRADE: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    ("the other version", older_version),
+    ("upgraded", upgraded),
+    ("database restarted in a pass", restart_database),
+    ("nothing lost", nothing_is_lost),
+    ("embedder scaled to 2", scale_embedder),
+    ("every text embedded", embed_everything),
+    ("backup, proven", back_up),
+)
+
+
 def search(state: Run, text: str, *, mode: str) -> list[str]:
     """The texts of the hits."""
     status, answer = state.stack.ask("/search", q=text, mode=mode, limit="10")
@@ -363,6 +437,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ops/appliance-test", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave what runs after a failure")
     parser.add_argument("--remove-images", action="store_true", help="remove the images as well")
+    parser.add_argument(
+        "--upgrade-from", type=Path, metavar="FOLDER", help="upgrade from the version there"
+    )
     given = parser.parse_args()
     try:
         run(["docker", "info"])
@@ -380,7 +457,8 @@ def main() -> int:
         stack.remove()  # what a run that was killed left
         stack.choose_postgrest()
         stack.pass_pip_on()
-        failed = _run_steps(Run(stack, Machine(Path(folder) / "machine", sys.executable)))
+        machine = Machine(Path(folder) / "machine", sys.executable)
+        failed = _run_steps(Run(stack, machine, older=given.upgrade_from))
         if failed and given.keep:
             return 1
         stack.remove()
@@ -391,8 +469,9 @@ def main() -> int:
 
 def _run_steps(state: Run) -> bool:
     began = time.monotonic()
+    steps = UPGRADE if state.older else STEPS
     _say(f"{'step':<31}{'seconds':>8}  result")
-    for name, step in STEPS:
+    for name, step in steps:
         started = time.monotonic()
         try:
             told, problem = step(state), None
@@ -405,7 +484,7 @@ def _run_steps(state: Run) -> bool:
         if problem:
             _say(f"\nthe last words of the services:\n{state.stack.tail()}")
             return True
-    _say(f"{'all':<31}{time.monotonic() - began:>8.1f}  {len(STEPS)} steps")
+    _say(f"{'all':<31}{time.monotonic() - began:>8.1f}  {len(steps)} steps")
     return False
 
 

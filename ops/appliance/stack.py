@@ -8,7 +8,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -83,6 +84,7 @@ class Stack:
     def __init__(self, scratch: Path) -> None:
         self.port = _free_port()
         self._scratch = scratch
+        self._root = ROOT
         self._files = ["-f", str(ROOT / "compose.yaml")]
         self._files += ["-f", str(ROOT / "ops" / "appliance" / "compose.client.yaml")]
         # Nothing of whoever runs this: the appliance has to come up without any setting.
@@ -94,6 +96,19 @@ class Stack:
         self._env |= {"RECALL_PORT": str(self.port), "RECALL_BIND": "127.0.0.1"}
         self._env |= {"RECALL_IMAGE_TAG": PROJECT}  # those of an appliance that runs here stay
         self.uses_double = False
+
+    @contextmanager
+    def of_tree(self, tree: Path) -> Iterator[None]:
+        """Within the block, the services are those of another tree, with images of their own."""
+        before = self._root, self._files, self._env
+        own, other = str(ROOT), str(tree.resolve())
+        self._root = tree.resolve()
+        self._files = [word.replace(own, other, 1) for word in self._files]
+        self._env = {**self._env, "RECALL_IMAGE_TAG": f"{PROJECT}-older"}
+        try:
+            yield
+        finally:
+            self._root, self._files, self._env = before
 
     @property
     def url(self) -> str:
@@ -141,7 +156,7 @@ class Stack:
     ) -> subprocess.CompletedProcess[str]:
         """`docker compose` for this project, without any `.env`."""
         command = ["docker", "compose", "--project-name", PROJECT, "--env-file", os.devnull]
-        command += ["--project-directory", str(ROOT), *self._files, *words]
+        command += ["--project-directory", str(self._root), *self._files, *words]
         return run(command, env=self._env, seconds=seconds, codes=codes)
 
     def up(self, *words: str) -> None:
@@ -186,7 +201,7 @@ class Stack:
     def remove_images(self) -> None:
         """What was built for it."""
         told = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()
-        own = [name for name in told if name.endswith(f":{PROJECT}")]
+        own = [name for name in told if name.endswith((f":{PROJECT}", f":{PROJECT}-older"))]
         run(["docker", "image", "rm", "--force", *own], codes=None)
 
     def tail(self, lines: int = 8) -> str:

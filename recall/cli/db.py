@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,49 @@ def authenticator(
     from recall_sql.authenticator import let_in
     from recall_sql.store import open_store
 
-    try:
-        password = password_file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`{password_file}` cannot be read") from error
-    if not password:
-        raise ConfigError(f"`{password_file}` is empty", hint="put the password into it")
+    password = _read_password(password_file)
     with open_store(settings, migrate=False) as database_url:
         let_in(database_url, password)
     screen.print("`recall_authenticator` can log in", markup=False)
+
+
+class Service(StrEnum):
+    """What has a role of its own in the database."""
+
+    API = "api"
+    EMBEDDER = "embedder"
+
+
+@app.command("login")
+def login(
+    service: Service = typer.Argument(help="Which service."),
+    password_file: Path = typer.Option(
+        ..., "--password-file", metavar="FILE", help="File that holds nothing but the password."
+    ),
+) -> None:
+    """Let a service log in with no more rights than it needs, and the password of a file.
+
+    The roles are `recall_api` and `recall_embedder`. Call it as the owner of the database, after
+    `recall db migrate`.
+    """
+    settings = _settings()
+    from recall_sql.authenticator import let_service_in
+    from recall_sql.store import open_store
+
+    password = _read_password(password_file)
+    with open_store(settings, migrate=False) as database_url:
+        name = let_service_in(database_url, service.value, password)
+    screen.print(f"`{name}` can log in", markup=False)
+
+
+def _read_password(file: Path) -> str:
+    try:
+        password = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{file}` cannot be read") from error
+    if not password:
+        raise ConfigError(f"`{file}` is empty", hint="put the password into it")
+    return password
 
 
 @app.command("psql", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -10,21 +10,23 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
+from recall import disk
 from recall.cli.address import check_free, parse_listen
 from recall.cli.extras import has_server
 from recall.cli.output import print_json, screen
 from recall.cli.programs import embedded_programs
 from recall.cli.running import find_running
 from recall.config import Settings, load_settings
-from recall.errors import RecallError, StoreUnavailableError
+from recall.errors import BusyError, RecallError, StoreUnavailableError
 from recall.identity import load_identity
 from recall.joined import joined_path, read_joined
 
 _LEAST_FREE_BYTES = 2_000_000_000
+_HEALTH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,7 @@ def _running(settings: Settings) -> Iterator[Check]:
     if state is None:
         if not _serves(settings):
             return  # the port may belong to the server itself, in a container of this machine
-        check_free(parse_listen(settings.listen))
-        yield Check("running", "ok", f"`recall up` does not run; {settings.listen} is free")
+        yield _port(settings)
         return
     yield Check("running", "ok", f"`recall up` runs at {state['url']} (pid {state['pid']})")
     for part in state.get("parts", []):
@@ -198,6 +199,44 @@ def _running(settings: Settings) -> Iterator[Check]:
             )
         elif part["restarts"]:
             yield Check("running", "warn", f"{part['name']} was restarted {part['restarts']} times")
+
+
+def _port(settings: Settings) -> Check:
+    """The port of the API: free for `recall up`, or held by an API that runs without it, as in the
+    appliance. Where the database is the embedded one, that API has another store."""
+    listen = settings.listen
+    address = parse_listen(listen)
+    try:
+        check_free(address)
+    except BusyError:
+        parts = _health(address.url)
+        if parts is None:
+            raise
+    else:
+        return Check("running", "ok", f"`recall up` does not run; {listen} is free")
+    told = f"the API of Recall answers at {listen}"
+    wrong = [name for name, part in parts.items() if not part.get("ok")]
+    if wrong:
+        hint = f"{address.url}/health has the reasons"
+        return Check("running", "warn", f"{told}; not well: {', '.join(wrong)}", hint)
+    if settings.database_url is None:
+        hint = "`recall up` needs another port here: RECALL_LISTEN=127.0.0.1:<port>"
+        return Check("running", "warn", f"{told}, and was not started by `recall up` here", hint)
+    return Check("running", "ok", told)
+
+
+def _health(url: str) -> dict[str, dict[str, Any]] | None:
+    """The parts that an API of Recall tells of; ``None`` for what is none."""
+    import httpx
+
+    try:
+        with httpx.Client(trust_env=False, timeout=_HEALTH_SECONDS) as client:
+            parts = client.get(f"{url}/health").json()["components"]
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None
+    if not isinstance(parts, dict) or not isinstance(parts.get("database"), dict):
+        return None
+    return {name: part for name, part in parts.items() if isinstance(part, dict)}
 
 
 def _server_part(settings: Settings) -> Iterator[Check]:
@@ -281,6 +320,18 @@ def _database(settings: Settings) -> Iterator[Check]:
         return
     with open_store(settings, migrate=False) as database_url:
         yield from _store(database_url)
+    if room := disk.look(settings):
+        yield _disk(room)
+    elif settings.database_volume:
+        told = f"`{settings.database_volume}` cannot be read, so its free space is not watched"
+        yield Check("disk", "warn", told, "RECALL_DATABASE_VOLUME is a folder on that volume")
+
+
+def _disk(room: disk.Room) -> Check:
+    if room.is_short:
+        return Check("disk", "fail", room.told, disk.HINT)
+    free, reserve = f"{room.free / 1e9:.1f} GB", f"{room.reserve / 1e9:.1f} GB"
+    return Check("disk", "ok", f"{free} free for the database; {reserve} are kept free")
 
 
 def _store(database_url: str) -> Iterator[Check]:

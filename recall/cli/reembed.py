@@ -41,7 +41,7 @@ def reembed(
     settings = load_settings()
     log.configure(settings.log_level)
     need_own_store(settings)
-    need_server()
+    need_server("embedder")
     if model is not None:
         settings = replace(settings, embed_model=model)
     from recall_embedder.generations import shape_of

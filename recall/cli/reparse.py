@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import typer
 
+from recall import disk
 from recall.cli.extras import need_server
 from recall.cli.ingest import progress_bar
 from recall.cli.output import note, print_json, screen
@@ -40,7 +42,7 @@ def reparse(
     from recall_ingester.exports import SOURCES
     from recall_ingester.reparse import Reparser
     from recall_ingester.run import pass_options
-    from recall_ingester.sinks.postgres import PostgresSink
+    from recall_ingester.sinks.postgres_reserve import ReservingSink
     from recall_ingester.sources import SAMPLE, all_sources, get_source
     from recall_sql.store import open_store
 
@@ -52,7 +54,7 @@ def reparse(
         progress_bar("reading kept bytes") as advance,
         ExitStack() as stack,
     ):
-        sink = PostgresSink(url, identity)
+        sink = ReservingSink(url, identity, partial(disk.look, settings))
         stack.callback(sink.close)
         kept = KeptInStore(url, identity.host)
         reparser = Reparser(

@@ -33,6 +33,7 @@ def status(
         print_json({**answer, "running": running})
         return
     _print_store(settings, answer)
+    _print_disk(answer.get("disk"))
     _print_running(settings, running)
     _print_components(answer["components"])
     _print_embedding(answer.get("embedding", []))
@@ -57,6 +58,15 @@ def _print_store(settings: Settings, answer: Answer) -> None:
     if answer["schema_version"] != answer["schema_expected"]:
         version += f" (this version needs {answer['schema_expected']})"
     screen.print(Text(f"database  PostgreSQL {answer['server_version']}, {size}, {version}"))
+
+
+def _print_disk(room: Answer | None) -> None:
+    """Nothing while there is room."""
+    if room and not room["ok"]:
+        free, reserve = short_size(room["free_bytes"]), short_size(room["reserve_bytes"])
+        line = f"disk      almost full: {free} free; nothing more is stored below {reserve}"
+        screen.print(Text(line, "red"))
+        note("make room on the disk of the database; nothing is lost, it is stored later")
 
 
 def _print_running(settings: Settings, running: dict[str, Any] | None) -> None:

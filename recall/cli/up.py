@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from recall import log, processes
+from recall import disk, log, processes
 from recall.cli import detach as detached
 from recall.cli.address import Address, check_free, parse_listen
 from recall.cli.database_part import DatabasePart, RunningServer
@@ -194,10 +194,12 @@ def _parts(settings: Settings, database_url: str, *, ingest: bool, embed: bool) 
 
 
 def _child_environment(settings: Settings, database_url: str) -> Mapping[str, str]:
+    folder = disk.database_folder(settings)
     return {
         **os.environ,
         "RECALL_HOME": str(settings.home),
         "RECALL_DATABASE_URL": database_url,
+        **({"RECALL_DATABASE_VOLUME": str(folder)} if folder else {}),
     }
 
 

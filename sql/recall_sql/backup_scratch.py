@@ -30,6 +30,7 @@ _CARELESS = {
 }
 _MORE_THAN_BEFORE = 1.2
 _SPARE_BYTES = 512 << 20
+_ELSEWHERE = "make room, or name a folder on another disk with --scratch"
 
 
 @contextmanager
@@ -61,6 +62,8 @@ def open_scratch(
     what a killed call left from what is in use.
     """
     if settings.database_url:
+        if settings.database_volume:
+            require_room(settings.database_volume, manifest, hint="make room there")
         with scratch_database(settings.database_url, "verify") as scratch:
             yield scratch.url, strength(None)
         return
@@ -88,7 +91,7 @@ def _target_errors(home: Path) -> Iterator[None]:
         ) from error
 
 
-def require_room(folder: Path, manifest: Manifest) -> None:
+def require_room(folder: Path, manifest: Manifest, *, hint: str = _ELSEWHERE) -> None:
     """Raise :class:`TargetError` where the restored database would not fit on the disk."""
     needed = round(manifest.database_bytes * _MORE_THAN_BEFORE) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
@@ -96,7 +99,7 @@ def require_room(folder: Path, manifest: Manifest) -> None:
         raise TargetError(
             f"`{folder}` has {free / 1e6:,.0f} MB free, and the restored database needs about "
             f"{needed / 1e6:,.0f} MB",
-            hint=_ELSEWHERE,
+            hint=hint,
         )
 
 
@@ -111,6 +114,3 @@ def _remove(home: Path) -> None:
     shutil.rmtree(home)
     if home.resolve() not in sockets.parents:
         shutil.rmtree(sockets, ignore_errors=True)
-
-
-_ELSEWHERE = "make room, or name a folder on another disk with --scratch"

@@ -43,7 +43,8 @@ _RETRYABLE = re.compile(r"08...|40...|53...|55P03|57014|57P0[1-5]|58030")
 _HINTS = {
     "53100": "free space on the volume of the database",
     "53300": "raise `max_connections` or stop other clients",
-    "42501": "the database role lacks a privilege",
+    "42501": "this needs the owner of the database; in the appliance: `docker compose exec backup"
+    " recall ...`",
 }
 
 

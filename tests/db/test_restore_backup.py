@@ -27,7 +27,7 @@ from recall_sql.backup_manifest import (
     write_manifest,
 )
 from recall_sql.backup_restore import check_server
-from recall_sql.backup_scratch import own_strength, require_room
+from recall_sql.backup_scratch import open_scratch, own_strength, require_room
 from recall_sql.connection import connect
 from recall_sql.embedded import EmbeddedServer
 from recall_sql.migrate import current_version, latest_version, migrate, packaged_migrations
@@ -513,6 +513,19 @@ def test_disk_without_room_for_the_restored_database_is_told(
     with pytest.raises(TargetError, match="the restored database needs about") as caught:
         require_room(tmp_path, replace(backup.manifest, database_bytes=1 << 60))
     assert caught.value.hint and "--scratch" in caught.value.hint
+
+
+def test_server_without_room_for_the_scratch_database_is_told_before_it_is_made(
+    backup: Backup, database: str, home: Path, tmp_path: Path
+) -> None:
+    huge = replace(backup.manifest, database_bytes=1 << 60)
+    settings = replace(settings_for(home, database), database_volume=tmp_path)
+    with (
+        pytest.raises(TargetError, match="the restored database needs about") as caught,
+        open_scratch(settings, huge),
+    ):
+        pytest.fail("it was made")
+    assert caught.value.hint == "make room there"
 
 
 def test_schema_error_is_what_a_newer_backup_raises(backup: Backup, home: Path) -> None:

@@ -24,72 +24,101 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "compose.yaml").read_text("utf-8")
 
 
+NAMES = ("own", "database", "rest", "api", "embedder")
+#: What each volume has but the first, which has the original of everything.
+OTHERS = {
+    "database": {"password"},
+    "rest": {"database_url", "jwt_secret"},
+    "api": {"database_url", "jwt_secret"},
+    "embedder": {"database_url"},
+}
+
+
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """Three empty volumes: of Recall, of PostgreSQL and of PostgREST."""
-    made = tuple(tmp_path / name for name in ("own", "database", "rest"))
-    for folder in made:
-        folder.mkdir()
-    return made[0], made[1], made[2]
+def folders(tmp_path: Path) -> appliance.Folders:
+    """The empty volumes."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    return appliance.Folders(*(tmp_path / name for name in NAMES))
 
 
-def contents(*folders: Path) -> dict[str, str]:
+def contents(folders: appliance.Folders) -> dict[str, str]:
     return {
-        f"{folder.name}/{file.name}": file.read_text()
-        for folder in folders
-        for file in folder.iterdir()
+        f"{name}/{file.name}": file.read_text()
+        for name in NAMES
+        for file in getattr(folders, name).iterdir()
     }
 
 
-def test_a_first_start_makes_secrets_and_gives_each_its_own(
-    folders: tuple[Path, Path, Path],
-) -> None:
-    own, database, rest = folders
-    appliance.make_secrets(*folders)
-    found = contents(*folders)
-    secrets = [found[f"own/{name}"] for name in ("database_password", "authenticator_password")]
-    secrets.append(found["own/jwt_secret"])
-    assert len(set(secrets)) == 3
+def test_a_first_start_makes_secrets_and_gives_each_its_own(folders: appliance.Folders) -> None:
+    appliance.make_secrets(folders)
+    found = contents(folders)
+    services = ("authenticator", "api", "embedder")
+    names = ["jwt_secret", *(f"{name}_password" for name in ("database", *services))]
+    jwt_secret, owner, *passwords = secrets = [found[f"own/{name}"] for name in names]
+    assert len(set(secrets)) == 5
     assert all(re.fullmatch("[0-9a-f]{64}", secret) for secret in secrets)
-    assert contents(database) == {"database/password": secrets[0]}
-    assert contents(rest) == {
-        "rest/database_url": f"postgresql://recall_authenticator:{secrets[1]}@db:5432/recall",
-        "rest/jwt_secret": secrets[2],
-    }
-    assert found["own/database_url"] == f"postgresql://recall:{secrets[0]}@db:5432/recall"
-    assert {stat.S_IMODE(file.stat().st_mode) for file in own.iterdir()} == {0o400}
-    assert {stat.S_IMODE(file.stat().st_mode) for file in rest.iterdir()} == {0o444}
+    assert {file.name for file in folders.own.iterdir()} == {*names, "database_url"}
+    for name, files in OTHERS.items():
+        assert {file.name for file in getattr(folders, name).iterdir()} == files
+    assert found["database/password"] == owner
+    assert found["own/database_url"] == f"postgresql://recall:{owner}@db:5432/recall"
+    for folder, service, password in zip(
+        ("rest", "api", "embedder"), services, passwords, strict=True
+    ):
+        url = f"postgresql://recall_{service}:{password}@db:5432/recall"
+        assert found[f"{folder}/database_url"] == url
+    assert found["rest/jwt_secret"] == found["api/jwt_secret"] == jwt_secret
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folders.own.iterdir()} == {0o400}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folders.rest.iterdir()} == {0o444}
 
 
-def test_a_later_start_writes_nothing_over(folders: tuple[Path, Path, Path]) -> None:
-    assert len(appliance.make_secrets(*folders)) == 7
-    before = contents(*folders)
-    assert appliance.make_secrets(*folders) == []
-    assert contents(*folders) == before
+def test_a_later_start_writes_nothing_over(folders: appliance.Folders) -> None:
+    assert len(appliance.make_secrets(folders)) == 12
+    before = contents(folders)
+    assert appliance.make_secrets(folders) == []
+    assert contents(folders) == before
 
 
 @pytest.mark.parametrize(
-    "lost", ["database/password", "rest/database_url", "rest/jwt_secret", "own/database_url"]
+    "lost",
+    ["own/database_url", *(f"{name}/{file}" for name in OTHERS for file in sorted(OTHERS[name]))],
 )
 def test_a_start_that_was_cut_is_completed_with_the_same_secrets(
-    folders: tuple[Path, Path, Path], lost: str
+    folders: appliance.Folders, lost: str
 ) -> None:
-    appliance.make_secrets(*folders)
-    before = contents(*folders)
-    (folders[0].parent / lost).unlink()
-    assert appliance.make_secrets(*folders) == [Path(lost).name]
-    assert contents(*folders) == before
+    appliance.make_secrets(folders)
+    before = contents(folders)
+    (folders.own.parent / lost).unlink()
+    assert appliance.make_secrets(folders) == [Path(lost).name]
+    assert contents(folders) == before
+
+
+def test_volumes_of_a_version_without_roles_get_what_is_missing(
+    folders: appliance.Folders,
+) -> None:
+    appliance.make_secrets(folders)
+    for service in ("api", "embedder"):
+        (folders.own / f"{service}_password").unlink()
+        for file in (folders.own.parent / service).iterdir():
+            file.unlink()
+    before = contents(folders)
+    assert len(appliance.make_secrets(folders)) == 5
+    after = contents(folders)
+    assert before.items() <= after.items()
+    assert after["own/api_password"] in after["api/database_url"]
 
 
 def test_the_first_start_says_how_to_join(
     tmp_path: Path,
-    folders: tuple[Path, Path, Path],
+    folders: appliance.Folders,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(appliance, "own_address", lambda: "192.168.7.9")
-    own, database, rest = map(str, folders)
-    arguments = ["--home", str(tmp_path), "--own", own, "--database", database, "--rest", rest]
+    arguments = ["--home", str(tmp_path)]
+    for name in NAMES:
+        arguments += [f"--{name}", str(getattr(folders, name))]
     assert appliance.main([*arguments, "--port", "8017"]) == 0
     said = capsys.readouterr().out
     assert "docker compose exec api recall token create" in said
@@ -107,7 +136,9 @@ def test_a_volume_that_cannot_be_written_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     none = str(tmp_path / "none")
-    arguments = ["--home", none, "--own", none, "--database", none, "--rest", none]
+    arguments = ["--home", none]
+    for name in NAMES:
+        arguments += [f"--{name}", none]
     assert appliance.main([*arguments, "--port", "1"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -198,6 +229,16 @@ def test_every_service_is_confined(name: str) -> None:
         assert "networks: [inside]\n" in text
     for line in ("read_only: true", "cap_drop: [ALL]", "no-new-privileges:true", "unless-stopped"):
         assert line in COMPOSE
+
+
+def test_only_who_needs_it_has_the_password_of_the_owner() -> None:
+    mounts = {name: re.findall(r"^      - (secrets[a-z-]*):", text, re.MULTILINE)
+              for name, text in services().items()}  # fmt: skip
+    assert [name for name, found in mounts.items() if "secrets" in found] == [
+        "setup", "migrate", "backup",
+    ]  # fmt: skip
+    for name in ("api", "embedder", "postgrest"):
+        assert mounts[name] == [f"secrets-{name}"]
 
 
 def test_only_the_api_is_published_beyond_this_machine() -> None:

@@ -93,7 +93,7 @@ def test_the_kernel_and_the_ingester_import_without_the_server_part(tmp_path: Pa
 import importlib, pkgutil, recall, recall_ingester
 LEFT_OUT = {"recall.__main__"} | {
     f"recall_ingester.sinks.postgres{part}"
-    for part in ("", "_checkpoints", "_notes", "_raw", "_rows")
+    for part in ("", "_checkpoints", "_notes", "_raw", "_reserve", "_rows")
 }
 for package in (recall, recall_ingester):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

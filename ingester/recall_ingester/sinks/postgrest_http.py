@@ -25,6 +25,8 @@ import httpx
 from recall import __version__
 from recall.client import tls_error, unreachable
 from recall.errors import AccessError, ClaimError, SchemaError, StoreError, StoreUnavailableError
+from recall_ingester.sinks.overloaded import NoRoomError, overloaded
+from recall_ingester.sinks.overtaken import OvertakenError, overtaken_paths
 
 _log = logging.getLogger(__name__)
 
@@ -267,6 +269,7 @@ class Wire:
                 failure, retry_after = self._overloaded(answer), answer.retry_after
             if (
                 attempt == _ATTEMPTS
+                or isinstance(failure, NoRoomError)
                 or (self._proven_at is None and refused_connections >= _CONNECT_ATTEMPTS)
                 or time.monotonic() - started > _LONGEST_SECONDS
             ):
@@ -324,7 +327,7 @@ class Wire:
                 hint=(hint if what else None) or JOIN_AGAIN,
             )
         if decision is Decision.STALE:
-            raise _stale(told, hint)
+            raise _stale(told, hint, overtaken_paths(problem.get("details")))
         if decision is Decision.REFUSED:
             raise RefusedError(code or f"http-{answer.status}")
         raise self._foreign(answer.status, code)
@@ -352,11 +355,8 @@ class Wire:
         )
 
     def _overloaded(self, answer: _Answer) -> StoreUnavailableError:
-        code = _code_of(answer.problem()) or f"status {answer.status}"
-        return StoreUnavailableError(
-            f"the Recall server at `{self._server}` cannot store anything now ({code})",
-            hint="does PostgREST run there? `docker compose ps` and the log of the API say",
-        )
+        problem = answer.problem()
+        return overloaded(self._server, answer.status, _code_of(problem), problem)
 
 
 def pause_seconds(attempt: int, retry_after: float = 0.0) -> float:
@@ -367,7 +367,9 @@ def pause_seconds(attempt: int, retry_after: float = 0.0) -> float:
     return retry_after + uniform(0.0, max(bound, retry_after / 2))  # noqa: S311
 
 
-def _stale(told: str | None, hint: str | None) -> NoReturn:
+def _stale(told: str | None, hint: str | None, overtaken: list[str]) -> NoReturn:
+    if overtaken:
+        raise OvertakenError(overtaken)
     if told is not None and "another installation" in told:
         raise ClaimError(
             told,

@@ -240,3 +240,19 @@ select current_setting('data_directory'), pg_read_file('/proc/self/mountinfo', t
 -- name: has_role
 -- Whether the server has a role.
 select exists (select from pg_roles where rolname = %(name)s)
+
+-- name: is_almighty
+-- Whether a role may do what no service needs, also as a member of another one.
+select coalesce(bool_or(
+    r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication or r.rolbypassrls
+    or exists (select from pg_auth_members m where m.member = r.oid)
+), false)
+from pg_roles r where r.rolname = %(name)s
+
+-- name: allow_services
+-- Give the roles of the services what they need.
+call recall.allow_services()
+
+-- name: forbid_temporary
+-- Leave temporary objects to the owner.
+call recall.forbid_temporary()

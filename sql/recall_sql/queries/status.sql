@@ -173,14 +173,14 @@ select
 -- Spans of files that could not be read as a record, newest first.
 select
     q.host, q.source, q.path, q.generation, q.byte_offset, q.byte_length, q.ordinal + 1 as line,
-    q.session_key, q.reason, encode(q.sha256, 'hex') as sha256, q.salvaged, q.created_at
+    q.session_key, recall.shown(q.reason) as reason, encode(q.sha256, 'hex') as sha256, q.salvaged, q.created_at
 from recall.quarantine q
 order by q.created_at desc, q.host, q.path, q.generation desc, q.byte_offset
 limit %(limit)s::bigint
 
 -- name: unreadable
 -- Files and folders that could not be read the last time.
-select f.host, f.source, f.path, f.unreadable as reason, f.read_at
+select f.host, f.source, f.path, recall.shown(f.unreadable) as reason, f.read_at
 from recall.ingest_state f
 where f.unreadable is not null
 order by f.host, f.path
