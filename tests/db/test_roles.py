@@ -390,7 +390,7 @@ def test_what_runs_as_the_owner_is_not_for_everybody(module_database: str) -> No
 
 
 def test_the_role_of_postgrest_makes_no_temporary_objects(database: str) -> None:
-    """The functions that it calls fill temporary tables as the owner, who is the only one with any."""
+    """The functions that it calls fill temporary tables as the owner, who alone has any."""
     authenticator.let_in(database, "a password")
     url = with_user(database, authenticator.NAME)
     for role in ("recall_authenticator", "recall_writer", "recall_anon"):
