@@ -142,7 +142,7 @@ def judge(known: Checkpoint, file: IO[bytes], now: Stat, *, keep_raw: bool = Tru
         return "truncated"
     if anchors(file, known.byte_offset) != (known.head_hash, known.tail_hash):
         return "rewritten" if now.inode == known.stat.inode else "replaced"
-    if not _unfinished_stands(known, file):
+    if not unfinished_stands(known, file):
         return "rewritten"
     if now.size == known.stat.size and now.mtime_ns != known.stat.mtime_ns:
         # Same size and a new time: nothing was appended, so something inside may have changed.
@@ -153,7 +153,7 @@ def judge(known: Checkpoint, file: IO[bytes], now: Stat, *, keep_raw: bool = Tru
     return "append"
 
 
-def _unfinished_stands(known: Checkpoint, file: IO[bytes]) -> bool:
+def unfinished_stands(known: Checkpoint, file: IO[bytes]) -> bool:
     """Whether what stood behind the last complete line is still there, be it finished or not."""
     digest = hashlib.sha256()
     at, end = known.byte_offset, known.byte_offset + known.unfinished_length

@@ -13,6 +13,7 @@ from recall_ingester.reader import ByteStream
 
 #: A span ends at each multiple of this many bytes of its file: equal files give equal spans.
 SPAN_BYTES = 262_144
+SPAN_DIGEST_BYTES = 32
 _LEVEL = 3
 #: Below this, the frame of zstd costs more than it saves.
 _LEAST_BYTES = 64
@@ -57,7 +58,7 @@ class Spans:
 
 def span_hash(data: bytes) -> bytes:
     """32 bytes of BLAKE2b, the name of these bytes in the store."""
-    return hashlib.blake2b(data, digest_size=32).digest()
+    return hashlib.blake2b(data, digest_size=SPAN_DIGEST_BYTES).digest()
 
 
 class Recorder:

@@ -98,6 +98,14 @@ class PieceWriter:
         """Ordinals ``[first, last)`` were read again whole: what did not come was taken back."""
         self._piece.retire = (first, last)
 
+    def contains(self, generations: list[int]) -> None:
+        """Earlier generations that stand in the file as it was read to its end."""
+        self._piece.contains = generations
+
+    def stands_no_more(self) -> None:
+        """The unfinished end that is kept was not read again after all."""
+        self._piece.continues = False
+
     def end(self, checkpoint: Checkpoint) -> None:
         """The piece reaches up to this checkpoint, which is stored with it."""
         self.known = self._stored = checkpoint

@@ -10,12 +10,13 @@ from typing import Any
 from recall.jsontext import MalformedLine
 from recall.records import RawSpan
 from recall_ingester.checkpoint import Checkpoint, Stat
+from recall_ingester.earlier_states import Kept
 from recall_ingester.original import SPAN_BYTES, Spans, span_hash
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.sources.base import Document, DocumentParser
 
-#: Offset, length and hash of original bytes that the store keeps.
-Kept = Sequence[tuple[int, int, bytes]]
+#: So much of a session in a database takes the place of other rows in one batch.
+_FEW_BYTES = 4_000_000
 
 
 class DocumentReader:
@@ -61,8 +62,8 @@ class DocumentReader:
         """Read one session of a container from its rows. Empties the list, so that a long session
         is not in memory twice.
 
-        ``kept`` is what is kept of its bytes. If all of that stands and rows only came behind it,
-        those are added; else the rows are a new generation.
+        ``kept`` is what is kept of its bytes. Rows that are as they were are not stored again. If
+        there are fewer rows now, or very many that differ, they are a new generation.
         """
         places = list(_places(map(len, slots)))
         data = b"".join(slots)
@@ -76,9 +77,12 @@ class DocumentReader:
             self._unchanged(stat, mark)
             return
         first = _standing(data, places, kept)
-        checkpoint = self._begin(known, stat, len(data), same=first == len(kept))
+        differ = len(data) - places[first][0] if first < len(places) else 0
+        grew = first == len(kept)
+        same = grew or (len(kept) <= len(places) and differ <= _FEW_BYTES)
+        checkpoint = self._begin(known, stat, len(data), same=same)
         if self._keep_raw:
-            self._keep_slots(checkpoint, data, places, first if first == len(kept) else 0)
+            self._keep_slots(checkpoint, data, places, first if same else 0, at_once=not grew)
         self._parse(data, replace(checkpoint, head_hash=digest, tail_hash=mark))
 
     def too_large(
@@ -145,11 +149,21 @@ class DocumentReader:
                 self._writer.raw_ahead(())
 
     def _keep_slots(
-        self, checkpoint: Checkpoint, data: bytes, places: Sequence[tuple[int, int]], first: int
+        self,
+        checkpoint: Checkpoint,
+        data: bytes,
+        places: Sequence[tuple[int, int]],
+        first: int,
+        *,
+        at_once: bool,
     ) -> None:
         spans = Spans(checkpoint.path, checkpoint.generation)
         self._writer.raw_from(places[first][0] if first < len(places) else len(data))
-        self._keep(spans.make(at, data[at : at + length]) for at, length in places[first:])
+        rest = (spans.make(at, data[at : at + length]) for at, length in places[first:])
+        if at_once and first > 0:
+            self._writer.raw(rest)
+        else:
+            self._keep(rest)
 
     def _parse(self, data: bytes, checkpoint: Checkpoint) -> None:
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO
 
 from recall.jsontext import MalformedLine, loads
-from recall_ingester.checkpoint import Checkpoint, Stat, anchors
+from recall_ingester.checkpoint import Checkpoint, Stat, anchors, unfinished_stands
+from recall_ingester.earlier_states import EarlierStates, Kept
 from recall_ingester.original import SPAN_BYTES, Recorder, Spans
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.reader import ByteStream, Line, decompressed, read_lines, trim
@@ -29,6 +31,7 @@ class FileReader:
         max_line_bytes: int,
         keep_raw: bool,
         kept: Checkpoint | None = None,
+        earlier: Mapping[int, Kept] | None = None,
     ) -> None:
         self._file = file
         self._parser = parser
@@ -39,6 +42,8 @@ class FileReader:
         self._first_ordinal = writer.known.lines
         #: Where the file is read from its kept bytes: what is known of those.
         self._kept = kept
+        #: By generation: what is kept of earlier states of the file.
+        self._earlier = earlier or {}
         self.bytes_read = 0
 
     def read_lines(self, opened: IO[bytes], stat: Stat) -> None:
@@ -53,12 +58,16 @@ class FileReader:
         if not compressed:
             opened.seek(writer.known.byte_offset)
         stream: ByteStream = decompressed(opened) if compressed else opened
-        recorder = None
+        recorder = states = None
+        if self._earlier and not compressed:
+            stream = states = EarlierStates(stream, self._earlier)
         if self._keep_raw and not compressed:
             stream = recorder = Recorder(
                 stream, self._spans, writer.known.byte_offset, writer.raw_ahead
             )
         end, ordinal, unfinished = self._all_lines(stream, recorder, opened, stat)
+        if states is not None:
+            writer.contains(states.standing())
         self._end(opened, stat, end, ordinal, recorder, finished=True)
         if unfinished is not None:
             self._unfinished(unfinished)
@@ -205,6 +214,8 @@ class FileReader:
         *,
         finished: bool,
     ) -> None:
+        if not unfinished_stands(self._writer.known, opened):
+            self._writer.stands_no_more()  # it was written over while it was read
         checkpoint = self._next(opened, stat, byte_offset, lines, finished=finished)
         if recorder is not None:
             self._writer.raw(recorder.cut(byte_offset))

@@ -15,6 +15,7 @@ from recall.errors import SourceError
 from recall.timestamps import parse_timestamp
 from recall_ingester import starting_point
 from recall_ingester.checkpoint import Checkpoint, Stat, has_raw
+from recall_ingester.earlier_states import Kept
 from recall_ingester.file_keys import bounded
 from recall_ingester.original import SPAN_BYTES
 from recall_ingester.pieces import PieceWriter
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 _MILLION = 1 << 20
 #: Documents above this are read one at a time: each takes several times its size in memory.
 _LARGE_BYTES = 32 << 20
+#: So many earlier states of a file that is read again are looked for in it.
+_STATES = 3
 
 
 def read_work(run: Pass, item: Work, output: Output) -> None:
@@ -65,6 +68,7 @@ def _read_lines(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: 
         writer_for(run, item, output, _described(checkpoint, item), item.known),
         max_line_bytes=run.options.max_line_bytes,
         keep_raw=run.options.keep_raw,
+        earlier=_earlier_states(run, item, output, checkpoint),
     )
     try:
         if item.file.shape == "whole":
@@ -73,6 +77,18 @@ def _read_lines(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: 
             reader.read_lines(opened, stat)
     finally:
         _count_bytes(run, reader.bytes_read)
+
+
+def _earlier_states(
+    run: Pass, item: Work, output: Output, checkpoint: Checkpoint
+) -> dict[int, Kept]:
+    """What is kept of the states before, where a file of lines is read again from its beginning."""
+    newest = checkpoint.generation - 1
+    starts_again = checkpoint.rereading and checkpoint.byte_offset == 0
+    if not (run.options.keep_raw and starts_again and item.file.shape == "lines"):
+        return {}
+    numbers = range(newest, max(newest - _STATES, 0), -1)
+    return {number: output.sink.raw_spans(item.key, number) for number in numbers}
 
 
 def _read_document(run: Pass, item: Work, output: Output, opened: IO[bytes], stat: Stat) -> None:

@@ -47,6 +47,8 @@ class Piece:
     builds_on: Checkpoint | None = None
     #: The file was found to begin with all that the store has of it, the unfinished end included.
     continues: bool = False
+    #: Earlier generations of the file that stand in it as it was read to its end.
+    contains: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

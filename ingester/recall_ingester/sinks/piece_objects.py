@@ -43,6 +43,7 @@ def _object_of(piece: Piece, number: int, file_number: int) -> dict[str, Any]:
         "goes_on_from": piece.goes_on_from,
         "builds_on": None if piece.builds_on is None else _reading(piece.builds_on),
         "continues": piece.continues,
+        "contains": piece.contains,
     }
 
 
