@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from recall import samples
+from recall import disk, samples
 from recall.cli.ingest import pass_with_progress
 from recall.cli.output import note
 from recall.cli.purge import SAMPLE, samples_are_purged
 from recall.config import Settings
-from recall.errors import BusyError
+from recall.errors import BusyError, StoreUnavailableError
 
 
 def first_pass(settings: Settings, database_url: str) -> None:
     """Read every source once; where there is nothing at all to read, load the samples.
 
     A folder that cannot be read is not an empty one, and a store that others feed as well gets no
-    samples.
+    samples. A disk without room for more is no reason not to serve what is there.
     """
     try:
         summary = pass_with_progress(settings, database_url)
@@ -23,6 +23,12 @@ def first_pass(settings: Settings, database_url: str) -> None:
             _load_samples(settings, database_url)
     except BusyError as error:
         note(f"{error.message}; going on with what is stored")
+    except StoreUnavailableError as error:
+        room = disk.look(settings)
+        if room is None or not room.is_short:
+            raise
+        note(f"{error.message}; going on with what is stored")
+        note(f"hint: {disk.HINT}")
 
 
 def _load_samples(settings: Settings, database_url: str) -> None:

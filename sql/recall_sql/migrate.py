@@ -149,6 +149,14 @@ def _apply_next_patiently(
     return _apply_next(conn, migrations)
 
 
+def _load_vectors(conn: psycopg.Connection[Any]) -> None:
+    """Load pgvector, if it is there, whose settings are then known to this connection: only a
+    superuser may give a function a setting that is not."""
+    row = conn.execute("select to_regtype('recall.vector') is not null").fetchone()
+    if row and row[0]:
+        conn.execute("select '[1]'::recall.vector")
+
+
 def _apply_next(conn: psycopg.Connection[Any], migrations: Sequence[Migration]) -> int | None:
     """Apply the first missing file; ``None`` if another migrator was faster."""
     with conn.transaction():
@@ -164,6 +172,7 @@ def _apply_next(conn: psycopg.Connection[Any], migrations: Sequence[Migration]) 
         if not missing:
             return None
         first = missing[0]
+        _load_vectors(conn)
         conn.execute(first.statements)
         conn.execute(
             "insert into recall.schema_version (version, name, checksum) values (%s, %s, %s)",

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from recall import disk
 from recall.cli import app
+from recall.cli.first_pass import first_pass
 from recall.config import Settings
 from recall.disk import Room
 from recall.errors import StoreUnavailableError
@@ -129,7 +130,7 @@ def test_what_does_not_store_goes_on(server_of: Server, volume: Disk, tmp_path: 
         assert (told["code"], told["free_bytes"]) == ("53100", 0)
         assert told["type"] == "urn:recall:problem:disk-full"
         assert "make room" in told["hint"]
-    assert api.post("/rest/incoming_message", json=[]).status_code == 401  # as before
+    assert api.post("/rest/incoming_message").status_code == 401  # as before
 
 
 def test_the_server_says_so(server_of: Server, volume: Disk, tmp_path: Path, home: Path) -> None:
@@ -190,6 +191,30 @@ def test_ingest_stops_before_it_fills_its_own_disk(
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert fetch(database, MESSAGES) == [(2,)]
+
+
+def test_recall_up_goes_on_with_what_is_stored(
+    database: str, volume: Disk, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HOME", str(tmp_path))
+    projects = tmp_path / ".claude" / "projects"
+    projects.mkdir(parents=True)
+    write(projects / "shop", "11111111-2222-4333-8444-555555555555", "one", "two")
+    volume.free = GB // 2
+    first_pass(Settings(home=home), database)
+    told = capsys.readouterr().err
+    assert "almost full: 500 MB free" in told
+    assert "going on with what is stored" in told
+    assert fetch(database, MESSAGES) == [(0,)]
+    volume.free = 100 * GB
+    first_pass(Settings(home=home), database)
+    assert fetch(database, MESSAGES) == [(2,)]
+
+
+def test_recall_up_does_not_start_without_its_database(volume: Disk, home: Path) -> None:
+    with pytest.raises(StoreUnavailableError):
+        first_pass(Settings(home=home), "postgresql://127.0.0.1:1/none")
 
 
 # The embedder

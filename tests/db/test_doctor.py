@@ -65,6 +65,19 @@ def test_an_api_that_is_not_well_is_told(as_api: str, monkeypatch: pytest.Monkey
     assert found["running"]["hint"].startswith(str(client.base_url))
 
 
+def test_an_api_of_another_store_is_in_the_way_of_recall_up(
+    as_api: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(database).beat()
+    with running(create_app(Settings(), as_api)) as client:
+        monkeypatch.setenv("RECALL_LISTEN", f"{client.base_url.host}:{client.base_url.port}")
+        monkeypatch.delenv("RECALL_DATABASE_URL")
+        found = checks(doctor())["running"]
+    assert found["status"] == "warn", found
+    assert "was not started by `recall up` here" in found["detail"]
+    assert "RECALL_LISTEN" in found["hint"]
+
+
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[int]:
     """Another program on a port."""
@@ -112,3 +125,14 @@ def test_the_room_for_the_database_is_told(
     found = checks(doctor())["disk"]
     assert found["status"] == status
     assert f"{free / 1e9:.1f} GB free" in found["detail"]
+
+
+def test_a_volume_that_cannot_be_seen_is_told(
+    as_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would stop before that disk is full."""
+    assert "disk" not in checks(doctor())
+    monkeypatch.setenv("RECALL_DATABASE_VOLUME", str(tmp_path / "missing"))
+    found = checks(doctor())["disk"]
+    assert found["status"] == "warn"
+    assert "is not watched" in found["detail"]

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 
 from recall.errors import SchemaError, StoreError, StoreUnavailableError
 from recall_sql.connection import connect
@@ -21,6 +23,7 @@ from recall_sql.migrate import (
     packaged_migrations,
     require_current,
 )
+from tests.double.fixtures import with_user
 
 EVERY_VERSION = [migration.version for migration in packaged_migrations()]
 
@@ -182,3 +185,32 @@ def test_migration_waits_for_a_table_lock_and_then_goes_on(
         # The pause after a refused lock is where the holder lets go of it.
         monkeypatch.setattr("recall_sql.migrate.time.sleep", lambda _: holder.rollback())
         assert migrate(empty_database, [one, two]) == [2]
+
+
+def test_a_role_that_only_owns_the_database_migrates_and_lets_services_in(
+    empty_database: str,
+) -> None:
+    """On a server of somebody else, where only pgvector was made by an administrator."""
+    name = f"recall_test_{uuid.uuid4().hex[:8]}"
+    role = sql.Identifier(name)
+    with connect(empty_database, application="tests", autocommit=True) as admin:
+        database = sql.Identifier(admin.info.dbname)
+        admin.execute(sql.SQL("create role {} login").format(role))
+        try:
+            admin.execute(sql.SQL("alter database {} owner to {}").format(database, role))
+            admin.execute(sql.SQL("create schema recall authorization {}").format(role))
+            admin.execute("create extension vector schema recall")
+            url = with_user(empty_database, name)
+            assert migrate(url)[-1] == latest_version()
+            with connect(url, application="tests", autocommit=True) as owner:
+                owner.execute("call recall.forbid_temporary()")
+                owner.execute("select recall.stage_batch()")
+            found = admin.execute(
+                "select has_database_privilege('public', current_database(), 'temporary')"
+            ).fetchone()
+            assert found == (False,)
+        finally:
+            admin.execute("drop schema if exists recall, api cascade")
+            admin.execute(sql.SQL("alter database {} owner to current_user").format(database))
+            admin.execute(sql.SQL("drop owned by {}").format(role))
+            admin.execute(sql.SQL("drop role {}").format(role))

@@ -28,7 +28,9 @@ begin
     ) r
     where g.state <> 'retired'
         -- nearest_passages reads 40,000 rows one by one and needs no index for fewer
-        and r.passages >= coalesce(nullif(current_setting('recall.signs_rows', true), '')::float8, 30000)
+        and r.passages >= greatest(
+            1, coalesce(nullif(current_setting('recall.signs_rows', true), '')::float8, 30000)
+        )
         and (r.missing or r.passages >= 2 * coalesce(g.signs_rows, 0))
     order by g.state = 'active' desc, g.number
     limit 1;
