@@ -291,3 +291,5 @@ def _refuses(url: str) -> bool:
             return False
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the moment in which the socket closes
+        return False
