@@ -361,6 +361,8 @@ def _join(service: _Service, request: Request, body: JoinRequest) -> Response:
 async def _forward(request: Request) -> Response:
     service: Service = request.app.state.service
     path = request.path_params["path"]
+    if request.method == "POST":
+        await request.body()  # an answer that comes before the end of a body may not be read
     if stores_rows(request.method, path) and (room := service.room()) and room.is_short:
         return no_room(room).response()
     if request.method == "POST" and (refused := await _refuse_rows(service, request)):
