@@ -128,7 +128,10 @@ def is_unchanged(known: Checkpoint, now: Stat, *, keep_raw: bool) -> bool:
 def has_raw(known: Checkpoint) -> bool:
     """Whether the original bytes are kept of all that was read. A file that the client compressed
     is smaller than the place in its content."""
-    return known.raw_bytes >= min(known.byte_offset, known.stat.size)
+    described = known.described or {}
+    has_end = described.get("shape") != "lines" or described.get("compressed")
+    kept = known.raw_bytes if has_end else known.raw_bytes + known.unfinished_length
+    return kept >= (min(known.byte_offset, known.stat.size) if has_end else known.stat.size)
 
 
 def judge(known: Checkpoint, file: IO[bytes], now: Stat, *, keep_raw: bool = True) -> Reason | None:

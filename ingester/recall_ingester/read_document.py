@@ -82,7 +82,9 @@ class DocumentReader:
         same = grew or (len(kept) <= len(places) and differ <= _FEW_BYTES)
         checkpoint = self._begin(known, stat, len(data), same=same)
         if self._keep_raw:
-            self._keep_slots(checkpoint, data, places, first if same else 0, at_once=not grew)
+            self._keep_slots(
+                checkpoint, data, places, first if same else 0, at_once=same and not grew
+            )
         self._parse(data, replace(checkpoint, head_hash=digest, tail_hash=mark))
 
     def too_large(
@@ -160,7 +162,7 @@ class DocumentReader:
         spans = Spans(checkpoint.path, checkpoint.generation)
         self._writer.raw_from(places[first][0] if first < len(places) else len(data))
         rest = (spans.make(at, data[at : at + length]) for at, length in places[first:])
-        if at_once and first > 0:
+        if at_once:
             self._writer.raw(rest)
         else:
             self._keep(rest)

@@ -13,6 +13,7 @@ from recall_ingester.checkpoint import Checkpoint, Stat, anchors, unfinished_sta
 from recall_ingester.earlier_states import EarlierStates, Kept
 from recall_ingester.original import SPAN_BYTES, Recorder, Spans
 from recall_ingester.pieces import PieceWriter, Place
+from recall_ingester.read_anchors import ReadAnchors
 from recall_ingester.reader import ByteStream, Line, decompressed, read_lines, trim
 from recall_ingester.salvage import salvage
 from recall_ingester.sources.base import Parser, SourceFile
@@ -44,6 +45,7 @@ class FileReader:
         self._kept = kept
         #: By generation: what is kept of earlier states of the file.
         self._earlier = earlier or {}
+        self._anchors: ReadAnchors | None = None
         self.bytes_read = 0
 
     def read_lines(self, opened: IO[bytes], stat: Stat) -> None:
@@ -57,7 +59,11 @@ class FileReader:
             self._catch_up(opened, stat)
         if not compressed:
             opened.seek(writer.known.byte_offset)
-        stream: ByteStream = decompressed(opened) if compressed else opened
+        stream: ByteStream
+        if compressed:
+            stream = decompressed(opened)
+        else:
+            stream = self._anchors = ReadAnchors(opened, writer.known)
         recorder = states = None
         if self._earlier and not compressed:
             stream = states = EarlierStates(stream, self._earlier)
@@ -86,6 +92,8 @@ class FileReader:
                 return offset, ordinal, line
             self._line(line)
             offset, ordinal = line.end, line.ordinal + 1
+            if self._anchors is not None:
+                self._anchors.advance(offset)
             if recorder is not None:
                 recorder.advance(offset)
             if writer.is_full:
@@ -232,7 +240,7 @@ class FileReader:
     ) -> Checkpoint:
         """The checkpoint behind what was read, and in the piece what was read again until there."""
         known = self._writer.known
-        head, tail = (b"", b"") if self._file.compressed else anchors(opened, byte_offset)
+        head, tail = self._anchors_at(opened, byte_offset)
         if known.rereading:
             self._writer.retire(self._first_ordinal, None if finished else lines)
             self._first_ordinal = lines
@@ -255,6 +263,13 @@ class FileReader:
         elif known.unfinished_length and not self._keep_raw:
             checkpoint = self._with_kept_end(opened, known, checkpoint)
         return checkpoint if finished else self._writer.interrupted(checkpoint)
+
+    def _anchors_at(self, opened: IO[bytes], byte_offset: int) -> tuple[bytes, bytes]:
+        if self._file.compressed:
+            return b"", b""
+        if self._anchors is not None:
+            return self._anchors.at(byte_offset)
+        return anchors(opened, byte_offset)
 
     def _with_kept_end(
         self, opened: IO[bytes], known: Checkpoint, checkpoint: Checkpoint

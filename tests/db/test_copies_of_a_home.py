@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from recall_ingester import pieces
+from recall_ingester import checkpoint, pieces
 from recall_ingester.original import SPAN_BYTES
 from recall_ingester.sinks.overtaken import OvertakenError
 from recall_ingester.sinks.postgres import PostgresSink
@@ -116,7 +116,10 @@ def test_what_is_overtaken_is_read_again_in_the_same_pass(copies: Copies, log: P
     assert newest(copies.database, log) == one + line("later")
 
 
-def test_a_neighbour_in_the_batch_is_stored_all_the_same(copies: Copies, log: Path) -> None:
+def test_a_neighbour_in_the_batch_is_stored_all_the_same(
+    copies: Copies, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recall_ingester.loop._WORKERS", 1)  # so that it is one batch
     neighbour = log.with_name("7c1f2c1e-8a4b-4c3d-9e2f-0a1b2c3d4e5f.jsonl")
     put(log, COMMON)
     copies.read()
@@ -411,6 +414,134 @@ def test_a_document_that_only_grows_leaves_no_earlier_states(
     assert len(states(copies.database, document)) == 1
 
 
+def count(copies: Copies, table: str) -> int:
+    found: int = rows(copies.database, f"select count(*) from recall.{table}")[0][0]
+    return found
+
+
+# What stays is what differs, however often it comes.
+
+
+def test_turns_of_two_copies_leave_two_states(copies: Copies, log: Path) -> None:
+    one = other = COMMON
+    for n in range(4):
+        one, other = one + line(f"one {n}"), other + line(f"the other {n}")
+        for data in (one, other):
+            put(log, data)
+            copies.read()
+    assert sorted(states(copies.database, log).values()) == sorted([one, other])
+    assert count(copies, "raw_blob") == 2
+
+
+def test_a_new_time_leaves_no_state_behind(copies: Copies, log: Path) -> None:
+    put(log, COMMON)
+    copies.read()
+    with log.open("ab") as file:
+        file.write(line("three"))
+    copies.read()
+    for time in range(3):
+        os.utime(log, (time, time))
+        copies.read()
+    assert list(states(copies.database, log).values()) == [COMMON + line("three")]
+
+
+def test_a_state_that_only_begins_alike_stays(copies: Copies, log: Path) -> None:
+    long = b"".join(line(f"line {n}", words=900) for n in range(150))
+    one, other = long + line("only one"), long + line("only other")
+    assert len(long) > 2 * SPAN_BYTES
+    for data in (one, other):
+        put(log, data)
+        copies.read()
+    assert sorted(states(copies.database, log).values()) == sorted([one, other])
+
+
+def test_documents_that_take_turns_leave_two_states(copies: Copies, document: Path) -> None:
+    for _ in range(3):
+        for text in ("mine", "theirs"):
+            chat(document, "common", text)
+            copies.read()
+    assert len(states(copies.database, document)) == 2
+    assert {"common", "mine", "theirs"} <= words_kept(copies.database, str(document))
+
+
+@pytest.mark.parametrize("length", [10, 3 * SPAN_BYTES])
+def test_rows_that_are_written_over_are_kept_once(copies: Copies, length: int) -> None:
+    """Of many rows not the whole state each time; a long row stands in several spans."""
+    copies.source = "opencode"
+    path = copies.root / "opencode.db"
+    many = [f"text {n}" for n in range(20)]
+    last = [f"{'x' * length} {version}" for version in ("a", "b", "c", "a", "b", "c")]
+    for time, text in enumerate(last, 1_000):
+        opencode(path, *many, text)
+        with closing(sqlite3.connect(path)) as client, client:
+            client.execute("update session set time_updated = ?", (time,))
+            client.execute("update part set time_updated = ? where id = 'p20'", (time,))
+        copies.read()
+    found = states(copies.database, f"{path}#s")
+    assert sorted(found) == [-1, 1]
+    assert set(last) <= words_kept(copies.database, f"{path}#s")
+    kept = b"".join(found.values()).decode()
+    assert all(kept.count(text) <= 2 for text in last)
+    assert "text 3" not in found[-1].decode()
+
+
+def test_a_torn_line_longer_than_a_batch(
+    copies: Copies, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recall_ingester.original._WAITING_BYTES", 1)
+    whole = COMMON + line(os.urandom(SPAN_BYTES * 2).hex())
+    for data in (whole[:-9], whole):
+        log.write_bytes(data)
+        copies.read()
+        assert states(copies.database, log) == {1: data}
+
+
+def test_an_end_that_came_while_bytes_were_not_kept(copies: Copies, log: Path) -> None:
+    whole = COMMON + line("three")
+    put(log, whole[:-9])
+    copies.read()
+    with log.open("ab") as file:
+        file.write(whole[-9:-1])
+    copies.read(keep_raw=False)
+    copies.read()
+    assert newest(copies.database, log) == whole[:-1]
+
+
+@pytest.mark.parametrize("more", ["", " and more", " word" * 2_000])
+def test_a_file_that_is_written_over_while_it_is_read(
+    copies: Copies, log: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """In its place, not by another file of its name: what was read does not stand any more."""
+    monkeypatch.setattr(pieces, "_BATCH_MESSAGES", 2)
+    first = COMMON + line("three")
+    put(log, first)
+    other = line("other one" + more) + line("other two") + line("other three") + line("four")
+    copies.read_beside(lambda: log.write_bytes(other))
+    copies.read()
+    assert newest(copies.database, log) == other
+    assert any(state.startswith(first) for state in states(copies.database, log).values())
+
+
+def test_an_end_that_is_written_over_while_the_file_is_read(
+    copies: Copies, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn, other = COMMON + line("three")[:-9], COMMON + line("other three")
+    put(log, torn)
+    copies.read()
+    log.write_bytes(torn + b"more")
+    real = checkpoint.judge
+
+    def judge(*given: Any, **named: Any) -> Any:
+        found = real(*given, **named)
+        log.write_bytes(other)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("recall_ingester.starting_point.judge", judge)
+        copies.read()
+    assert torn in states(copies.database, log).values()
+
+
 # A machine with an earlier version says only how many lines it goes on from.
 
 
@@ -419,7 +550,7 @@ def earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(batch: Any) -> list[dict[str, Any]]:
         found = module.piece_objects(batch)
         for told_piece in found:
-            del told_piece["builds_on"], told_piece["continues"]
+            del told_piece["builds_on"], told_piece["continues"], told_piece["contains"]
         return found
 
     from recall_ingester.sinks import piece_objects as module
@@ -450,6 +581,18 @@ def test_machines_with_an_earlier_version(
         copies.read()
         assert newest(copies.database, log) == data
     assert {one, other} <= set(states(copies.database, log).values())
+
+
+@pytest.mark.usefixtures("earlier_version")
+def test_torn_lines_of_an_earlier_version_leave_no_states(copies: Copies, log: Path) -> None:
+    log.touch()
+    for n in range(4):
+        whole = line(f"text {n}")
+        for part in (whole[:20], whole[20:]):
+            with log.open("ab") as file:
+                file.write(part)
+            copies.read()
+    assert states(copies.database, log) == {1: log.read_bytes()}
 
 
 def test_of_batches_that_build_on_one_state_one_is_stored(copies: Copies) -> None:

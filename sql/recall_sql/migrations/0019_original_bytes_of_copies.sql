@@ -23,16 +23,21 @@ end
 $$;
 
 -- What identifies how far a file was read, whoever read it: equal to two readers that saw the same bytes.
-create function recall.reading(s recall.ingest_state) returns text language sql immutable
-return jsonb_build_array(
-    s.generation, s.byte_offset, s.lines, s.raw_bytes, s.unfinished_length,
-    encode(s.head_hash, 'hex'), encode(s.tail_hash, 'hex'), encode(s.unfinished_hash, 'hex')
-)::text;
+create type recall.reading as (
+    generation integer,
+    byte_offset bigint,
+    lines bigint,
+    raw_bytes bigint,
+    unfinished_length bigint,
+    head_hash bytea,
+    tail_hash bytea,
+    unfinished_hash bytea
+);
 
 -- Whether nothing of a file was read.
-create function recall.is_unread(s recall.ingest_state) returns boolean language sql immutable
-return s.byte_offset = 0 and s.lines = 0 and s.raw_bytes = 0 and s.unfinished_length = 0
-    and s.generation = 1;
+create function recall.is_unread(r recall.reading) returns boolean language sql immutable
+return r.byte_offset = 0 and r.lines = 0 and r.raw_bytes = 0 and r.unfinished_length = 0
+    and r.generation = 1;
 
 -- Refuse a batch that builds on another state of a file than the one that is stored: another ingester
 -- read the file meanwhile, or the store was set back. `builds_on` of a piece is the stored state that
@@ -43,49 +48,51 @@ language plpgsql as $$
 declare
     overtaken json;
 begin
+    -- Only what is needed of the pieces: to make rows of all of it costs more than all the rest.
     perform recall.hold_files(
-        this_host, array(select distinct p.path from recall.pieces(pieces) p)
+        this_host, array(select distinct p.path from json_to_recordset(pieces) p (path text))
     );
     select json_agg(o.path) into overtaken
     from (
         select first.path
         from (
-            select distinct on (p.path) p.path, p.generation, p.goes_on_from, b.known
-            from recall.pieces(pieces) p
-            left join (
-                select (e ->> 'number')::integer as number, e -> 'builds_on' as known
-                from json_array_elements(pieces) e
-                where json_typeof(e -> 'builds_on') = 'object'
-            ) b on b.number = p.number
+            select distinct on (p.path)
+                p.path, p.generation, p.goes_on_from, p.builds_on,
+                p.builds_on is not null as is_told
+            from json_to_recordset(pieces) p (
+                number integer, path text, generation integer, goes_on_from bigint,
+                builds_on recall.reading
+            )
             order by p.path, p.number
         ) first
         left join lateral (
-            select recall.reading(s) as reading, recall.is_unread(s) as is_unread, s.generation,
-                s.lines
+            select
+                row(
+                    s.generation, s.byte_offset, s.lines, s.raw_bytes, s.unfinished_length,
+                    s.head_hash, s.tail_hash, s.unfinished_hash
+                )::recall.reading as reading,
+                s.generation, s.lines
             from recall.ingest_state s
             where s.host = this_host and s.path = first.path
+            offset 0
         ) stored on true
-        left join lateral (
-            select recall.reading(k) as reading, recall.is_unread(k) as is_unread
-            from json_populate_record(null::recall.ingest_state, first.known) k
-        ) seen on first.known is not null
         where case
-            when first.known is null then
+            when not first.is_told then
                 first.goes_on_from > 0
                 and (stored.generation = first.generation and stored.lines = first.goes_on_from)
                     is not true
-            else
-                not (seen.is_unread and coalesce(stored.is_unread, true))
-                and seen.reading is distinct from stored.reading
-                and stored.reading is distinct from (
-                    select recall.reading(k)
-                    from recall.pieces(pieces) p
-                    cross join lateral
-                        jsonb_populate_record(null::recall.ingest_state, p.checkpoint) k
-                    where p.path = first.path and p.checkpoint is not null
-                    order by p.number desc
-                    limit 1
+            when first.builds_on is not distinct from stored.reading then false
+            when recall.is_unread(first.builds_on)
+                and (stored.generation is null or recall.is_unread(stored.reading)) then false
+            else stored.reading is distinct from (
+                select p.checkpoint
+                from json_to_recordset(pieces) p (
+                    number integer, path text, checkpoint recall.reading
                 )
+                where p.path = first.path and p.checkpoint is distinct from null
+                order by p.number desc
+                limit 1
+            )
         end
         limit 50
     ) o;
@@ -127,59 +134,57 @@ begin
 end
 $$;
 
--- Keep rows of a session in a database that make room for other ones, each whole and once, behind one
--- another in one generation below zero. Those that only moved do not go. A span of 256 KiB is not the
--- last one of its row (`_places` in recall_ingester/read_document.py).
+-- Keep rows of a session in a database that make room for other ones, from a place on, each whole and
+-- once, behind one another in one generation below zero. Those that only moved do not go. A span of
+-- 256 KiB is not the last one of its row (`_places` in recall_ingester/read_document.py).
 create function recall.set_rows_aside(
-    this_host text, this_path text, this_generation integer, offsets bigint[], coming bytea[]
+    this_host text, this_path text, this_generation integer, place bigint, coming bytea[]
 ) returns void language plpgsql as $$
 begin
     insert into recall.raw_segment (
         host, path, generation, byte_offset, source, byte_length, hash, unfinished
     )
-    with span as (
-        select s.byte_offset, s.source, s.byte_length, s.hash, o.byte_offset is not null as goes,
-            c.hash is not null or k.hash is not null as stands,
+    with standing as materialized (
+        select u.hash from unnest(coming) u (hash)
+        union
+        select a.hash from recall.raw_segment a
+        where a.host = this_host and a.path = this_path and a.generation = -1
+    ), span as materialized (
+        select s.byte_offset, s.source, s.byte_length, s.hash,
+            s.byte_offset >= place and s.hash not in (select k.hash from standing k) as goes,
             count(*) filter (where s.byte_length <> 262144) over (
                 order by s.byte_offset rows between unbounded preceding and 1 preceding
             ) as of_row
         from recall.raw_segment s
-        left join unnest(offsets) o (byte_offset) on o.byte_offset = s.byte_offset
-        left join (select distinct u.hash from unnest(coming) u (hash)) c on c.hash = s.hash
-        left join (
-            select distinct a.hash from recall.raw_segment a
-            where a.host = this_host and a.path = this_path and a.generation = -1
-        ) k on k.hash = s.hash
         where s.host = this_host and s.path = this_path and s.generation = this_generation
-    ), going as (
-        select s.of_row from span s
-        group by s.of_row
-        having bool_or(s.goes) and not bool_and(s.stands)
+    ), going as materialized (
+        select s.*, bool_or(s.goes) over (partition by s.of_row) as is_going from span s
     )
     select this_host, this_path, -1,
         coalesce((
             select max(a.byte_offset + a.byte_length) from recall.raw_segment a
             where a.host = this_host and a.path = this_path and a.generation = -1
-        ), 0) + sum(s.byte_length) over (order by s.byte_offset) - s.byte_length,
-        s.source, s.byte_length, s.hash, false
-    from span s
-    join going g using (of_row);
+        ), 0) + sum(g.byte_length) over (order by g.byte_offset) - g.byte_length,
+        g.source, g.byte_length, g.hash, false
+    from going g
+    where g.is_going;
 end
 $$;
 
--- Whether all bytes of one generation of a file stand in another one at the same places.
+-- Whether all bytes of one generation of a file stand in another one at the same places. Lateral with
+-- limit, here and below: one index probe a row, whatever the planner believes.
 create function recall.stands_in(this_host text, this_path text, one integer, other integer)
-returns boolean language sql stable
-return not exists (
-    select from recall.raw_segment s
+returns boolean language sql stable as $$
+    select coalesce(bool_and(n.found is not null), true)
+    from recall.raw_segment s
+    left join lateral (
+        select true as found from recall.raw_segment o
+        where o.host = this_host and o.path = this_path and o.generation = other
+            and o.byte_offset = s.byte_offset and o.byte_length = s.byte_length and o.hash = s.hash
+        limit 1
+    ) n on true
     where s.host = this_host and s.path = this_path and s.generation = one
-        and not exists (
-            select from recall.raw_segment o
-            where o.host = this_host and o.path = this_path and o.generation = other
-                and o.byte_offset = s.byte_offset and o.byte_length = s.byte_length
-                and o.hash = s.hash
-        )
-);
+$$;
 
 -- The segments that are in the way of bytes which come, by file and generation: those from `raw_from`
 -- on and those that the bytes overlap, but for those that come again as they are. They may go without
@@ -196,12 +201,15 @@ begin
         with coming as materialized (
             select s.path, s.generation, s.byte_offset, s.byte_length, s.hash
             from json_populate_recordset(null::recall.incoming_span, spans) s
-        ), told as (
-            select (e ->> 'number')::integer as number, (e ->> 'continues')::boolean as continues
-            from json_array_elements(pieces) e
+        ), piece as materialized (
+            select * from json_to_recordset(pieces) p (
+                path text, generation integer, raw_from bigint, supersedes_raw boolean,
+                has_retire boolean, retire_last bigint, session_key text, goes_on_from bigint,
+                continues boolean, checkpoint json
+            )
         ), file as materialized (
             select p.path, p.generation, min(p.raw_from) as raw_from,
-                bool_or(coalesce(t.continues, exists (
+                bool_or(coalesce(p.continues, exists (
                     select from recall.ingest_state s
                     where s.host = this_host and s.path = p.path and s.generation = p.generation
                         and s.lines = p.goes_on_from and s.raw_bytes = p.raw_from
@@ -211,8 +219,7 @@ begin
                 ))) as continues,
                 bool_or(p.supersedes_raw and p.has_retire and p.retire_last is null) as is_whole,
                 max(p.session_key) as session_key
-            from recall.pieces(pieces) p
-            join told t on t.number = p.number
+            from piece p
             group by p.path, p.generation
         ), reach as materialized (
             select f.*, (
@@ -252,11 +259,9 @@ begin
                             and o.byte_offset < c.byte_offset + c.byte_length
                     )
                 )
-                and not exists (
-                    select from coming c
-                    where c.path = r.path and c.generation = r.generation
-                        and c.byte_offset = o.byte_offset and c.byte_length = o.byte_length
-                        and c.hash = o.hash
+                -- `not in`: a hash table of them, whatever the planner believes
+                and (r.path, r.generation, o.byte_offset, o.byte_length, o.hash) not in (
+                    select c.path, c.generation, c.byte_offset, c.byte_length, c.hash from coming c
                 )
             offset 0
         ) w
@@ -285,7 +290,8 @@ begin
                 and s.described ->> 'shape' = 'container'
         ) then
             perform recall.set_rows_aside(
-                this_host, file.path, file.generation, file.offsets,
+                this_host, file.path, file.generation,
+                (select min(o.at) from unnest(file.offsets) o (at)),
                 array(
                     select c.hash from json_populate_recordset(null::recall.incoming_span, spans) c
                     where c.path = file.path and c.generation = file.generation
@@ -300,7 +306,11 @@ begin
         replaced := replaced || file.hashes;
     end loop;
     for file in
-        select p.path, p.generation, p.session_key from recall.pieces(pieces) p
+        select p.path, p.generation, p.session_key
+        from json_to_recordset(pieces) p (
+            number integer, path text, generation integer, session_key text,
+            supersedes_raw boolean, has_retire boolean, retire_last bigint
+        )
         where p.supersedes_raw and p.generation > 1 and p.session_key is not null
             and p.has_retire and p.retire_last is null
         order by p.number
@@ -330,12 +340,23 @@ begin
         s.unfinished
     from json_populate_recordset(null::recall.incoming_span, spans) s
     join (
-        select distinct on (p.path) p.path, p.source from recall.pieces(pieces) p
+        select distinct on (p.path) p.path, p.source
+        from json_to_recordset(pieces) p (number integer, path text, source text)
         order by p.path, p.number desc
     ) f on f.path = s.path
     order by s.path, s.generation, s.byte_offset, s.n desc
     on conflict (host, path, generation, byte_offset) do update set
         unfinished = excluded.unfinished, stored_at = now();
+    -- Of a long line spans were sent before it was known that it does not end.
+    for file in
+        select p.path, p.generation, (p.checkpoint ->> 'raw_bytes')::bigint as finished
+        from json_to_recordset(pieces) p (path text, generation integer, checkpoint json)
+        where (p.checkpoint ->> 'unfinished_length')::bigint > 0 and p.checkpoint ->> 'path' = p.path
+    loop
+        update recall.raw_segment s set unfinished = true
+        where s.host = this_host and s.path = file.path and s.generation = file.generation
+            and s.byte_offset >= file.finished and not s.unfinished;
+    end loop;
     replaced := replaced || recall.drop_repeated(this_host, pieces);
     return array(
         select r.hash from unnest(replaced) r (hash)
@@ -355,39 +376,50 @@ create function recall.drop_repeated(this_host text, pieces json) returns bytea[
 language plpgsql as $$
 declare
     file record;
+    repeated integer[];
     gone bytea[];
     dropped bytea[] := '{}';
 begin
     for file in
-        select
-            p.path, p.generation, bool_or(p.has_retire and p.retire_last is null) as is_again,
-            array_agg(n.generation) as contains
-        from recall.pieces(pieces) p
-        left join lateral (
-            select c.generation::integer
-            from json_array_elements(pieces) e
-            cross join lateral json_array_elements_text(e -> 'contains') c (generation)
-            where p.has_retire and (e ->> 'number')::integer = p.number
-                and json_typeof(e -> 'contains') = 'array'
-        ) n on true
-        where (p.checkpoint ->> 'size')::bigint >= 0 and p.checkpoint ->> 'path' = p.path
-        group by p.path, p.generation
+        select f.*
+        from (
+            select
+                p.path, p.generation, array_agg(n.generation) as contains,
+                case when bool_or(p.has_retire and p.retire_last is null) then p.generation else 0 end
+                    as below
+            from json_to_recordset(pieces) p (
+                path text, generation integer, has_retire boolean, retire_last bigint,
+                contains integer[], checkpoint json
+            )
+            left join lateral unnest(p.contains) n (generation) on p.has_retire
+            where (p.checkpoint ->> 'size')::bigint >= 0 and p.checkpoint ->> 'path' = p.path
+            group by p.path, p.generation
+        ) f
+        cross join lateral (
+            select from recall.raw_segment o
+            where o.host = this_host and o.path = f.path and o.generation < f.below
+            limit 1
+        ) has_earlier
     loop
-        with repeated as (
+        repeated := array(
             select o.generation
             from recall.raw_segment o
-            left join recall.raw_segment n
-                on n.host = o.host and n.path = o.path and n.generation = file.generation
-                and n.byte_offset = o.byte_offset and n.byte_length = o.byte_length
-                and n.hash = o.hash
+            left join lateral (
+                select true as found from recall.raw_segment n
+                where n.host = this_host and n.path = file.path and n.generation = file.generation
+                    and n.byte_offset = o.byte_offset and n.byte_length = o.byte_length
+                    and n.hash = o.hash
+                limit 1
+            ) n on true
             where o.host = this_host and o.path = file.path
-                and o.generation < case when file.is_again then file.generation else 0 end
+                and o.generation < file.below
             group by o.generation
-            having bool_and(n.hash is not null) or o.generation = any(file.contains)
-        ), went as (
+            having bool_and(n.found is not null) or o.generation = any(file.contains)
+        );
+        continue when repeated = '{}';
+        with went as (
             delete from recall.raw_segment s
-            using repeated r
-            where s.host = this_host and s.path = file.path and s.generation = r.generation
+            where s.host = this_host and s.path = file.path and s.generation = any(repeated)
             returning s.hash
         )
         select array_agg(w.hash) into gone from went w;

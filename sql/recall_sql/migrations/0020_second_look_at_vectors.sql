@@ -114,10 +114,10 @@ $$;
 create function recall.nearest_by_indexes(
     generation integer, dimension integer, wanted recall.halfvec, own text, of_copy text, most integer
 ) returns recall.near_passage[] language plpgsql
-set hnsw.ef_search = 1000
+set hnsw.ef_search = 800
 set hnsw.iterative_scan = 'relaxed_order'
 set hnsw.max_scan_tuples = 40000
-set ivfflat.probes = 40
+set ivfflat.probes = 30
 set ivfflat.iterative_scan = 'off'
 as $$
 declare
