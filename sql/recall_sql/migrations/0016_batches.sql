@@ -226,6 +226,8 @@ $$;
 
 -- Keep the texts that are about to be written over with their rows of the index, and take away the rows
 -- of messages that are about to be written again.
+-- One that was taken back before says when it was again: whether the state of a document that it stood in
+-- is kept depends on it.
 create function recall.make_room(pieces json) returns void language plpgsql as $$
 begin
     execute $sql$
@@ -243,7 +245,8 @@ begin
         join recall.pieces($1) p on p.number = c.piece
         join recall.message m on m.id = c.old_id
         where c.rewritten
-        on conflict (id) do nothing
+        on conflict (id) do update set
+            generation = excluded.generation, retracted_at = excluded.retracted_at
     $sql$ using pieces;
     execute $sql$
         insert into recall.message_text (
@@ -264,28 +267,6 @@ begin
         )
         delete from recall.message m using pg_temp.stage_changed c where m.id = c.old_id
     $sql$;
-end
-$$;
-
--- Refuse what goes on behind lines that are not here (any more): a store that was set back while a file
--- was read would miss the lines in between for ever. The next pass asks again what is stored.
-create function recall.require_continuity(this_host text, pieces json) returns void
-language plpgsql as $$
-begin
-    if exists (
-        select from (
-            select distinct on (p.path) p.path, p.generation, p.goes_on_from
-            from recall.pieces(pieces) p
-            order by p.path, p.number
-        ) p
-        where p.goes_on_from > 0 and not exists (
-            select from recall.ingest_state s
-            where s.host = this_host and s.path = p.path and s.generation = p.generation
-                and s.lines >= p.goes_on_from
-        )
-    ) then
-        raise sqlstate '40001' using message = 'the store has less of a file than it had';
-    end if;
 end
 $$;
 
@@ -473,7 +454,8 @@ begin
                 g.copy_key, g.project, g.branch, g.tool, g.call_id, g.native_id, g.model,
                 g.is_error, g.is_damaged, g.redactions, g.on_active_branch, g.stored_at
             from gone g
-            on conflict (id) do nothing
+            on conflict (id) do update set
+                generation = excluded.generation, retracted_at = excluded.retracted_at
         )
         select count(*) into moved
         from gone g
@@ -542,76 +524,6 @@ create function recall.store_blobs(
         returning octet_length(raw_blob.data) as bytes
     )
     select coalesce(sum(s.bytes), 0)::bigint from stored s
-$$;
-
--- Where the original bytes of the batch stand; the hashes of those that made room: bytes that came
--- again, and the generation before of a document, if all that stood in it stands in the new one.
-create function recall.store_spans(this_host text, pieces json, spans json) returns bytea[]
-language plpgsql as $$
-declare
-    piece record;
-    gone bytea[];
-    replaced bytea[] := '{}';
-begin
-    for piece in
-        select * from recall.pieces(pieces) p
-        where p.raw_from is not null or p.supersedes_raw and p.generation > 1
-        order by p.number
-    loop
-        if piece.raw_from is not null then
-            with dropped as (
-                delete from recall.raw_segment s
-                where s.host = this_host and s.path = piece.path
-                    and s.generation = piece.generation and s.byte_offset >= piece.raw_from
-                returning s.hash
-            )
-            select array_agg(d.hash) into gone from dropped d;
-            replaced := replaced || gone;
-        end if;
-        if piece.supersedes_raw and piece.generation > 1 then
-            with dropped as (
-                delete from recall.raw_segment s
-                where s.host = this_host and s.path = piece.path
-                    and s.generation = piece.generation - 1
-                    and not exists (
-                        select from recall.message_retracted r
-                        where r.session_key = piece.session_key
-                            and r.generation = piece.generation
-                    )
-                    and not exists (
-                        select from recall.quarantine q
-                        where q.host = s.host and q.path = s.path
-                            and q.generation = s.generation
-                    )
-                returning s.hash
-            )
-            select array_agg(d.hash) into gone from dropped d;
-            replaced := replaced || gone;
-        end if;
-    end loop;
-    insert into recall.raw_segment (
-        host, path, source, generation, byte_offset, byte_length, hash, unfinished
-    )
-    select distinct on (s.path, s.generation, s.byte_offset)
-        this_host, s.path, f.source, s.generation, s.byte_offset, s.byte_length, s.hash,
-        s.unfinished
-    from json_populate_recordset(null::recall.incoming_span, spans) s
-    join (
-        select distinct on (p.path) p.path, p.source from recall.pieces(pieces) p
-        order by p.path, p.number desc
-    ) f on f.path = s.path
-    order by s.path, s.generation, s.byte_offset, s.n desc
-    on conflict (host, path, generation, byte_offset) do update set
-        byte_length = excluded.byte_length, hash = excluded.hash,
-        unfinished = excluded.unfinished, stored_at = now();
-    return array(
-        select r.hash from unnest(replaced) r (hash)
-        where not exists (
-            select from json_populate_recordset(null::recall.incoming_span, spans) s
-            where s.hash = r.hash
-        )
-    );
-end
 $$;
 
 -- What follows when the rows of a batch and their documents are stored: everything but what a file

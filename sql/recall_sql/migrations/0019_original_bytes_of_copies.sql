@@ -43,7 +43,7 @@ return r.byte_offset = 0 and r.lines = 0 and r.raw_bytes = 0 and r.unfinished_le
 -- read the file meanwhile, or the store was set back. `builds_on` of a piece is the stored state that
 -- its reader saw; a reader of before this migration tells only how many lines it goes on from. A batch
 -- that comes again finds the state that it made itself. The detail names files, the first ones.
-create or replace function recall.require_continuity(this_host text, pieces json) returns void
+create function recall.require_continuity(this_host text, pieces json) returns void
 language plpgsql as $$
 declare
     overtaken json;
@@ -273,7 +273,7 @@ $$;
 -- Where the original bytes of the batch stand; the hashes of those that made room. What is in the way
 -- and may not go is set aside. The generation before of a document goes if the whole of the new one was
 -- read and all that stood in the old one stands in it.
-create or replace function recall.store_spans(this_host text, pieces json, spans json)
+create function recall.store_spans(this_host text, pieces json, spans json)
 returns bytea[] language plpgsql as $$
 declare
     file record;
@@ -426,117 +426,6 @@ begin
         dropped := dropped || gone;
     end loop;
     return dropped;
-end
-$$;
-
--- As in 0016, but that a text which is taken back again says so: whether the state of a document that it
--- stood in is kept depends on it.
-create or replace function recall.make_room(pieces json) returns void language plpgsql as $$
-begin
-    execute $sql$
-        insert into recall.message_retracted (
-            session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin,
-            content, content_hash, copy_key, project, branch, tool, call_id, native_id, model,
-            is_error, is_damaged, redactions, on_active_branch, stored_at
-        )
-        select
-            m.session_key, m.ordinal, m.part, recall.retracted_id(m.id, m.content_hash), m.id,
-            p.generation, m.role, m.kind, m.ts, m.ts_origin, m.content, m.content_hash, m.copy_key,
-            m.project, m.branch, m.tool, m.call_id, m.native_id, m.model, m.is_error, m.is_damaged,
-            m.redactions, m.on_active_branch, m.stored_at
-        from pg_temp.stage_changed c
-        join recall.pieces($1) p on p.number = c.piece
-        join recall.message m on m.id = c.old_id
-        where c.rewritten
-        on conflict (id) do update set
-            generation = excluded.generation, retracted_at = excluded.retracted_at
-    $sql$ using pieces;
-    execute $sql$
-        insert into recall.message_text (
-            id, chunk, ts, source, host, project, role, kind, tool, session_key, retracted, tsv
-        )
-        select
-            recall.retracted_id(t.id, m.content_hash), t.chunk, t.ts, t.source, t.host, t.project,
-            t.role, t.kind, t.tool, t.session_key, true, t.tsv
-        from pg_temp.stage_changed c
-        join recall.message m on m.id = c.old_id
-        join recall.message_text t on t.id = c.old_id
-        where c.rewritten
-        on conflict (id, chunk) do nothing
-    $sql$;
-    execute $sql$
-        with text as (
-            delete from recall.message_text t using pg_temp.stage_changed c where t.id = c.old_id
-        )
-        delete from recall.message m using pg_temp.stage_changed c where m.id = c.old_id
-    $sql$;
-end
-$$;
-
-create or replace function recall.retire(pieces json) returns bigint language plpgsql as $$
-declare
-    piece record;
-    ended text[] := '{}';
-    moved bigint;
-    retired bigint := 0;
-begin
-    for piece in
-        select p.session_key, p.generation, p.retire_first, p.retire_last
-        from recall.pieces(pieces) p
-        where p.has_retire and p.session_key is not null
-        order by p.number
-    loop
-        with gone as (
-            delete from recall.message m
-            where m.session_key = piece.session_key and m.ordinal >= piece.retire_first
-                and (piece.retire_last is null or m.ordinal < piece.retire_last)
-                and not exists (
-                    select from pg_temp.stage_key s
-                    where s.session_key = m.session_key and s.ordinal = m.ordinal
-                        and s.part = m.part
-                )
-            returning m.*
-        ), kept as (
-            insert into recall.message_retracted (
-                session_key, ordinal, part, id, message_id, generation, role, kind, ts, ts_origin,
-                content, content_hash, copy_key, project, branch, tool, call_id, native_id, model,
-                is_error, is_damaged, redactions, on_active_branch, stored_at
-            )
-            select
-                g.session_key, g.ordinal, g.part, recall.retracted_id(g.id, g.content_hash), g.id,
-                piece.generation, g.role, g.kind, g.ts, g.ts_origin, g.content, g.content_hash,
-                g.copy_key, g.project, g.branch, g.tool, g.call_id, g.native_id, g.model,
-                g.is_error, g.is_damaged, g.redactions, g.on_active_branch, g.stored_at
-            from gone g
-            on conflict (id) do update set
-                generation = excluded.generation, retracted_at = excluded.retracted_at
-        )
-        select count(*) into moved
-        from gone g
-        cross join lateral recall.move_index(g.id, recall.retracted_id(g.id, g.content_hash));
-        if moved > 0 then
-            perform recall.mark_dirty(
-                array[piece.session_key], array[greatest(piece.retire_first, 0)],
-                array[1::bigint], array[null::timestamptz]
-            );
-            retired := retired + moved;
-        end if;
-        if piece.retire_last is null then
-            ended := ended || piece.session_key;
-        end if;
-    end loop;
-    if ended <> '{}' then
-        with elsewhere as (
-            delete from recall.message_retracted r
-            using recall.message m
-            where r.session_key = any(ended) and m.session_key = r.session_key
-                and m.content_hash = r.content_hash and m.role = r.role and m.kind = r.kind
-                and m.native_id = r.native_id and m.ts is not distinct from r.ts
-            returning r.id
-        )
-        delete from recall.message_text t using elsewhere e where t.id = e.id;
-    end if;
-    return retired;
 end
 $$;
 
