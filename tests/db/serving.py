@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -201,7 +202,7 @@ def serving(database_url: str, settings: Settings | None = None) -> Iterator[htt
 
 @contextmanager
 def running(app: FastAPI) -> Iterator[httpx.Client]:
-    """An application on a port of its own, which listens before it runs: no call is early."""
+    """An application on a port of its own, yielded when it has started."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, proxy_headers=False, http="h11")
     server = uvicorn.Server(config)
@@ -209,6 +210,7 @@ def running(app: FastAPI) -> Iterator[httpx.Client]:
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
+        _await_start(server, thread)
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
             yield client
     finally:
@@ -216,3 +218,13 @@ def running(app: FastAPI) -> Iterator[httpx.Client]:
         thread.join(timeout=30)
         listener.close()
     assert not thread.is_alive()
+
+
+def _await_start(server: uvicorn.Server, thread: threading.Thread) -> None:
+    """Wait until the application has run its start. Its socket listens before, so that a request
+    waits by itself; a test that looks at the state of the application does not."""
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive(), "the application ended while it started"
+        assert time.monotonic() < deadline, "the application did not start"
+        time.sleep(0.005)
