@@ -36,7 +36,7 @@ def status(
     _print_disk(answer.get("disk"))
     _print_running(settings, running)
     _print_components(answer["components"])
-    _print_embedding(answer.get("embedding", []))
+    _print_embedding(answer.get("embedding", []), answer["components"])
     # A server of before hosts had tokens does not tell them apart.
     hosts = {row["host"]: row for row in answer.get("hosts", [])}
     _print_sources(answer["sources"], hosts)
@@ -94,14 +94,23 @@ def _print_components(components: list[Answer]) -> None:
         line = f"{row['component']}: last sign of life {age} ago on {row['host']}"
         if row["stale"]:
             line += f", which is over {short_age(row['stale_after_seconds'])}: it may be dead"
-        detail = row["detail"] if isinstance(row["detail"], dict) else {}
-        if wrong := detail.get("reasons"):
+        if wrong := _reasons(row):
             line += f": {'; '.join(map(str, wrong))}"
         screen.print(Text(one_line(line, 300), "red" if row["stale"] or wrong else ""))
 
 
-def _print_embedding(rows: list[Answer]) -> None:
+def _reasons(component: Answer) -> list[Any]:
+    """What a component says is wrong with it."""
+    detail = component["detail"] if isinstance(component["detail"], dict) else {}
+    return detail.get("reasons") or []
+
+
+def _print_embedding(rows: list[Answer], components: list[Answer]) -> None:
     """The share of texts that can be found by meaning, and when the others can be."""
+    at_work = any(
+        row["component"] == "embedder" and not row["stale"] and not _reasons(row)
+        for row in components
+    )
     for row in rows:
         about = "about " if row["is_estimated"] else ""
         line = str(row["model"])
@@ -114,7 +123,7 @@ def _print_embedding(rows: list[Answer]) -> None:
             rate = f"{row['passages_per_minute']:,.0f} a minute"
             line += f", {rate}, ready in {short_age(row['eta_seconds'])}"
         elif row["remaining"]:
-            line += "; none was embedded in the last minute"
+            line += f"; {'the speed is not known yet' if at_work else 'no embedder is at work'}"
         screen.print(Text(f"vectors   {one_line(line, 300)}"))
         if row["failed"] or row["failed_sessions"]:
             note(

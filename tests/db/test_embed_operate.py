@@ -304,6 +304,9 @@ def test_status_command_shows_vectors(database: str, models: dict[str, HashModel
     shown = run("status").stdout
     assert "vectors   old: 2 passages, 100%" in shown
     say(database, KEY, [f"text {number}" for number in range(4)])
+    assert "about 2 to come; no embedder is at work" in run("status").stdout
+    beat(database, passages_per_minute=0.0, ok=True)
+    assert "about 2 to come; the speed is not known yet" in run("status").stdout
     beat(database, passages_per_minute=1.0, ok=False, reasons=["the model is gone"])
     shown = run("status").stdout
     assert "about 2 to come, 1 a minute, ready in 2m" in shown
