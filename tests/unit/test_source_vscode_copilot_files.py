@@ -209,7 +209,7 @@ def test_any_value_at_any_place_is_read(
         else:
             result = whole(document)
     except MalformedLine:
-        assert not isinstance(document, dict)
+        assert not isinstance(document, dict) or "requests" not in document
         return
     for unit in result.units:
         parts = [message.part for message in unit.parsed.messages]
