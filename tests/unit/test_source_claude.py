@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recall.records import Parsed
@@ -355,6 +355,10 @@ RECORDS = st.recursive(
 )
 
 
+@example([{"message": {"role": "summary", "content": "x"}}])
+@example([{"message": {"role": "tag", "content": "x"}}])
+@example([user([{"type": ["text"], "text": "x"}])])
+@example([user([{"type": "tool_result", "content": [{"type": {}, "text": "x"}]}])])
 @given(st.lists(st.dictionaries(st.sampled_from(FIELDS), RECORDS), max_size=4))
 def test_no_record_raises_and_its_state_is_json(records: list[dict[str, Any]]) -> None:
     parser = TranscriptParser(SESSION)

@@ -57,7 +57,7 @@ def _typed(text: str, role: Role, kind: Kind, part: int) -> list[Message]:
 
 
 def _block(block: Mapping[str, Any], role: Role, kind: Kind, part: int) -> list[Message]:
-    name = block.get("type")
+    name = _string(block.get("type"))
     if name == "text":
         return _typed(_string(block.get("text")), role, kind, part)
     if name == "thinking":
@@ -67,7 +67,7 @@ def _block(block: Mapping[str, Any], role: Role, kind: Kind, part: int) -> list[
         return []
     if name in _TOOL_CALLS:
         return [_tool_call(block, part)]
-    if name == "tool_result" or (isinstance(name, str) and name.endswith("_tool_result")):
+    if name == "tool_result" or name.endswith("_tool_result"):
         return _tool_result(block, part)
     if name in {"image", "document"}:
         return [Message(role, kind, _media_text(block), part)]
@@ -107,7 +107,7 @@ def _result_text(content: object) -> str:
 
 
 def _item_text(item: Mapping[str, Any]) -> str:
-    if item.get("type") in {"image", "document"}:
+    if _string(item.get("type")) in {"image", "document"}:
         return _media_text(item)
     text = item.get("text")
     return text if isinstance(text, str) else render_input(dict(item))

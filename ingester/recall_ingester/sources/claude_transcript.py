@@ -84,7 +84,8 @@ class TranscriptParser:
         self._note_envelope(value, ts)
         kind = value.get("type")
         if kind is None and isinstance(body := value.get("message"), dict):
-            kind = body.get("role")  # written by tools that copy the format without its envelope
+            # written by tools that copy the format without its envelope
+            kind = role if (role := body.get("role")) in ("user", "assistant") else None
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is not None:
             parsed = handler(value)
