@@ -286,20 +286,85 @@ def found_of_the_nearest(conn: psycopg.Connection[Any], queries: range) -> float
     return found / (10 * len(queries))
 
 
-def test_signs_find_what_the_graph_does_not_lead_to(connection: psycopg.Connection[Any]) -> None:
-    """A graph of very few links has pockets, as a large one of many links has."""
-    connection.execute("drop index recall.passage_1_vector")
-    connection.execute(
+def make_a_graph_with_pockets(conn: psycopg.Connection[Any]) -> None:
+    """Of very few links: it has pockets, as a large one of many links has."""
+    conn.execute("drop index recall.passage_1_vector")
+    conn.execute(
         "create index passage_1_vector on recall.passage_1"
         " using hnsw ((v::recall.halfvec(24)) recall.halfvec_cosine_ops)"
         " with (m = 2, ef_construction = 4) where is_representative"
     )
+
+
+def test_signs_find_what_the_graph_does_not_lead_to(connection: psycopg.Connection[Any]) -> None:
+    make_a_graph_with_pockets(connection)
     queries = range(40)
     by_the_graph = found_of_the_nearest(connection, queries)
     assert refresh_signs(connection) == 1
     by_both = found_of_the_nearest(connection, queries)
     assert by_the_graph < 0.8
     assert by_both > 0.9
+
+
+def missed_of_the_nearest(conn: psycopg.Connection[Any], wanted: list[float], way: str) -> int:
+    """How many of the ten nearest are not found ``by_indexes``, or in the end (``passages``)."""
+    behind = {"by_indexes": "'true', 'true'", "passages": "null::recall.search_filter"}[way]
+    call = f"recall.nearest_{way}(1, 24, %s::real[]::recall.halfvec, {behind}, 40)"
+    exact = conn.execute(_EXACT.format(condition="true").encode(), (wanted, 10)).fetchall()
+    found = conn.execute(
+        f"select u.distance from {call} n, unnest(n.nearest) u".encode(), (wanted,)
+    ).fetchall()
+    as_near = [distance for (distance,) in found if distance <= exact[-1][0] + 1e-6]
+    return 10 - min(10, len(as_near))
+
+
+@pytest.mark.parametrize(
+    ("scanned_rows", "way"),
+    [(0, "index, completed by all signs"), (100_000, "index, replaced by a scan")],
+)
+def test_what_both_indexes_miss_is_found_where_they_differ(
+    connection: psycopg.Connection[Any], scanned_rows: int, way: str
+) -> None:
+    make_a_graph_with_pockets(connection)
+    refresh_signs(connection)
+    connection.execute("set local recall.scan_rows = 0")
+    connection.execute("set local recall.sign_candidates = 60")
+    connection.execute(
+        "select set_config('recall.doubt_scan_rows', %s, true)", (str(scanned_rows),)
+    )
+    missed = 0
+    for wanted in map(near_to_the_data, range(40)):
+        if search(connection, wanted, max_hits=10)["way"] == way:
+            missed += missed_of_the_nearest(connection, wanted, "by_indexes")
+            assert missed_of_the_nearest(connection, wanted, "passages") == 0
+    assert missed > 0
+
+
+def test_nothing_more_is_looked_at_where_both_indexes_agree(
+    connection: psycopg.Connection[Any],
+) -> None:
+    refresh_signs(connection)
+    connection.execute("set local recall.scan_rows = 0")
+    ways = {search(connection, near_to_the_data(seed), max_hits=10)["way"] for seed in range(40)}
+    assert ways == {"index"}
+
+
+def test_looking_at_all_signs_leaves_the_settings_as_they_were(
+    connection: psycopg.Connection[Any],
+) -> None:
+    """Also in a store so large that not all lists are looked at."""
+    refresh_signs(connection)
+    connection.execute("set local ivfflat.probes = 7")
+    connection.execute(
+        "update pg_class set reltuples = reltuples * 1000 where oid = 'recall.passage_1'::regclass"
+    )
+    found = connection.execute(
+        "select * from recall.nearest_by_all_signs("
+        "1, 24, %s::real[]::recall.halfvec, 'true', 'true', 10)",
+        (near_to_the_data(1),),
+    ).fetchall()
+    assert len(found) == 10
+    assert connection.execute("show ivfflat.probes").fetchall() == [("7",)]
 
 
 def test_index_of_signs_is_made_when_it_is_due(connection: psycopg.Connection[Any]) -> None:
