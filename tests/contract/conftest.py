@@ -15,6 +15,7 @@ from recall_sql.embedded import EmbeddedServer
 from tests.contract.cases import DOORS, Door
 from tests.contract.script import Case
 from tests.contract.store import Store
+from tests.db.conftest import patience as patience
 from tests.db.over_http import join, serve
 
 Stores = tuple[Store, Store]

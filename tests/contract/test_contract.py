@@ -18,6 +18,8 @@ from tests.contract.cases import CASES, OVER_HTTP, THROUGH_DOORS, Door
 from tests.contract.script import DAY, Case
 from tests.contract.store import Store
 
+pytestmark = pytest.mark.timeout(600)
+
 each_case = pytest.mark.parametrize(("case", "door"), THROUGH_DOORS, indirect=["door"])
 
 _ORDER = """

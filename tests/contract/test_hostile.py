@@ -21,6 +21,8 @@ from tests.contract.cases import CASES, IN_DATABASES, READ_IN_PASSES
 from tests.contract.script import Case, add, run_sql
 from tests.contract.store import Store
 
+pytestmark = pytest.mark.timeout(600)
+
 _WRONG = {
     "id": [1], "type": {"a": 1}, "kind": 0, "v": [[1]], "k": 5, "sessionId": 7, "timestamp": {},
     "message": 5, "messages": {"x": [None]}, "requests": "no", "payload": [1], "mapping": 3,

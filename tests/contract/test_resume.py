@@ -20,6 +20,8 @@ from tests.contract.script import Case, run_sql
 from tests.contract.store import Store
 from tests.db.ingesting import IDENTITY
 
+pytestmark = pytest.mark.timeout(600)
+
 #: How many places a long file is cut at.
 _CUTS = 60
 

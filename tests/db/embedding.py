@@ -137,9 +137,10 @@ class Bench:
     store_class: type[EmbedStore] = EmbedStore
     claim_rows: int = 4
     queue_rows: int = 20_000
+    application: str = "tests"
 
     def __post_init__(self) -> None:
-        self.store = self.store_class(self.url, application="tests")
+        self.store = self.store_class(self.url, application=self.application)
         self.cutter = Cutter(
             self.store, self.model_of, step=self.step, queue_rows=self.queue_rows, pause_seconds=0
         )

@@ -196,7 +196,8 @@ class Store:
 @contextmanager
 def serving(database_url: str, settings: Settings | None = None) -> Iterator[httpx.Client]:
     """The API of a database on a port of its own."""
-    with running(create_app(settings or Settings(), database_url)) as client:
+    settings = settings or Settings(search_timeout_seconds=60)
+    with running(create_app(settings, database_url)) as client:
         yield client
 
 
@@ -211,11 +212,11 @@ def running(app: FastAPI) -> Iterator[httpx.Client]:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         _await_start(server, thread)
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
             yield client
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         listener.close()
     assert not thread.is_alive()
 

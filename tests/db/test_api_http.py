@@ -20,6 +20,7 @@ from recall_api.local import LocalBackend
 from recall_api.reading import reading
 from recall_sql.connection import connect
 from tests.db.serving import Line, Store, serving
+from tests.double.stage import until
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def ours(record: logging.LogRecord) -> bool:
 def test_a_statement_that_takes_too_long_is_a_timeout(
     store: Store, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recall_api.app._GRACE_SECONDS", -0.7)
+    monkeypatch.setattr("recall_api.app._GRACE_SECONDS", 0)
     with (
         serving(database, Settings(search_timeout_seconds=1)) as api,
         psycopg.connect(database) as blocker,
@@ -145,7 +146,8 @@ def test_a_statement_that_takes_too_long_is_a_timeout(
         answer = api.get("/sessions")
         assert (answer.status_code, answer.json()["type"]) == (504, "urn:recall:problem:timeout")
         blocker.rollback()
-        assert api.get("/sessions").status_code == 200
+        # the limit still holds, and a slow machine may need more than one try
+        until(lambda: api.get("/sessions").status_code == 200)
 
 
 def test_a_database_that_is_away_is_a_503_that_says_when_to_come_back(

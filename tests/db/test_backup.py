@@ -55,7 +55,7 @@ from tests.db.backup_store import (
 from tests.db.backup_store import fill as fill_store
 from tests.db.embedding import fetch, say
 
-NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+NOW = datetime(2025, 11, 1, 12, tzinfo=UTC)
 #: The first 16 KiB of a dump are written, and then this happens.
 IN_THE_MIDDLE = """
 import os, signal

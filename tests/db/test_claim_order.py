@@ -30,7 +30,7 @@ def test_the_first_file_of_the_plan_keeps_the_id(
 
     def slow(run: Any, item: Work, output: Any) -> None:
         if item.key == str(first):
-            assert second_asks.wait(30)
+            assert second_asks.wait(60)
         read(run, item, output)
 
     def ask(turns: Turns, item: Work) -> None:

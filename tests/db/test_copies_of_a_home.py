@@ -616,7 +616,7 @@ def test_of_batches_that_build_on_one_state_one_is_stored(copies: Copies) -> Non
         )
         sink = copies.make_sink()
         try:
-            ready.wait(30)
+            ready.wait(60)
             sink.write(one)
         except OvertakenError as error:
             assert error.paths == [PATH]

@@ -122,7 +122,7 @@ def test_metrics_of_the_api_have_each_sample_once(
 ) -> None:
     say(database, KEY, ["one", "two"])
     bench.drain()
-    beat(database, seconds_ago=50)
+    beat(database, seconds_ago=100)
     beat(database, "two", seconds_ago=20)
     samples: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(api.get("/metrics").text):
@@ -133,7 +133,7 @@ def test_metrics_of_the_api_have_each_sample_once(
     assert samples["recall_passages", "1", "hash-model", "embedded"] == 2
     assert samples["recall_passages_embedded_share", "1", "hash-model"] == 1
     assert samples["recall_component_processes", "embedder"] == 2
-    assert 20 <= samples["recall_component_heartbeat_age_seconds", "embedder"] < 50
+    assert 20 <= samples["recall_component_heartbeat_age_seconds", "embedder"] < 100
 
 
 # Commands

@@ -33,6 +33,8 @@ def own(home: Path) -> Iterator[EmbeddedServer]:
     server = EmbeddedServer(home, extra_settings=QUICK)
     yield server
     server.stop("immediate")
+    if (folder := choose_socket_folder(home)).parent == Path("/tmp"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def value(url: str, statement: str) -> object:
@@ -101,9 +103,10 @@ def test_cluster_is_set_up_as_the_store_needs_it(own: EmbeddedServer) -> None:
 
 def test_only_the_owner_can_reach_the_socket(own: EmbeddedServer, home: Path) -> None:
     own.start()
-    assert (home / "run").stat().st_mode & 0o777 == 0o700
+    folder = choose_socket_folder(home)
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert (home / "pg").stat().st_mode & 0o777 == 0o700
-    assert (home / "run" / ".s.PGSQL.5432").stat().st_mode & 0o777 == 0o700
+    assert (folder / ".s.PGSQL.5432").stat().st_mode & 0o777 == 0o700
     assert (home / "log" / "postgres.log").stat().st_mode & 0o777 == 0o600
 
 
@@ -121,7 +124,10 @@ def test_process_number_that_now_belongs_to_another_program_is_no_obstacle(
     own: EmbeddedServer, home: Path
 ) -> None:
     own.start()
-    locks = [home / "pg" / "postmaster.pid", home / "run" / ".s.PGSQL.5432.lock"]
+    locks = [
+        home / "pg" / "postmaster.pid",
+        choose_socket_folder(home) / ".s.PGSQL.5432.lock",
+    ]
     texts = [lock.read_text() for lock in locks]
     own.stop()
     for lock, text in zip(locks, texts, strict=True):
@@ -208,8 +214,9 @@ def test_socket_folder_that_is_not_private_is_refused(tmp_path: Path) -> None:
 def test_socket_folder_of_the_home_is_checked_before_the_server_starts(
     own: EmbeddedServer, home: Path
 ) -> None:
-    (home / "run").mkdir()
-    (home / "run").chmod(0o755)
+    folder = choose_socket_folder(home)
+    folder.mkdir()
+    folder.chmod(0o755)
     with pytest.raises(StoreError, match="is open to other users"):
         own.start()
     assert not own.is_running()
@@ -219,7 +226,7 @@ def test_socket_folder_that_was_opened_is_refused_beside_a_running_server(
     own: EmbeddedServer, home: Path
 ) -> None:
     own.start()
-    (home / "run").chmod(0o755)
+    choose_socket_folder(home).chmod(0o755)
     with pytest.raises(StoreError, match="is open to other users"):
         own.start()
 

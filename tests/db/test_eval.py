@@ -156,7 +156,9 @@ def test_corpus_is_loaded_into_a_store_of_its_own(home: Path, small: Path, quest
     assert list(home.iterdir()) == []
 
 
-def test_corpus_gets_vectors_where_a_mode_needs_them(small: Path, questions: Path) -> None:
+def test_corpus_gets_vectors_where_a_mode_needs_them(
+    home: Path, small: Path, questions: Path
+) -> None:
     report = run_json("--set", str(questions), "--corpus", str(small), "--mode", "semantic,hybrid")
     for mode in ("semantic", "hybrid"):
         assert report["modes"][mode]["overall"]["hit"]["mean"] == 1.0
@@ -164,7 +166,7 @@ def test_corpus_gets_vectors_where_a_mode_needs_them(small: Path, questions: Pat
 
 
 def test_corpus_without_a_model_is_measured_by_words(
-    small: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, small: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECALL_EMBED_MODEL", str(tmp_path / "no-model"))
     report = run_json("--set", str(questions), "--corpus", str(small))

@@ -100,7 +100,7 @@ def ask(
 ) -> dict[str, Any]:
     request = SearchRequest(query=query, mode=mode, **more)  # type: ignore[arg-type]
     with connect(url, application="tests", autocommit=True) as conn:
-        return search(conn, request, budget_seconds=10, vectors=given or vectors())
+        return search(conn, request, budget_seconds=60, vectors=given or vectors())
 
 
 def found(answer: dict[str, Any]) -> list[str]:
@@ -233,5 +233,5 @@ def test_cursor_of_another_mode_is_refused(store: str) -> None:
 def test_plain_connection_answers_in_text_modes_as_before(store: str) -> None:
     with connect(store, application="tests", autocommit=True) as conn:
         request = SearchRequest(query="socket", mode="auto")
-        assert search(conn, request, budget_seconds=10)["mode_used"] == "text"
+        assert search(conn, request, budget_seconds=60)["mode_used"] == "text"
     assert isinstance(conn, psycopg.Connection)

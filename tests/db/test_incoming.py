@@ -26,6 +26,7 @@ from recall_ingester.sinks.postgres import PostgresSink
 from recall_sql.connection import connect
 from tests.db.incoming import Door, IncomingSink, everything_stored
 from tests.db.ingesting import HOST, IDENTITY, ingest, rows
+from tests.double.stage import until
 
 PATH = "/home/dev/log.jsonl"
 NOTES = "/home/dev/ledger.jsonl"
@@ -306,14 +307,17 @@ def test_a_second_call_waits_for_the_first_that_nobody_waits_for(
         _until_somebody_waits(database)
         connection.execute("reset role")
     assert row is not None
-    assert waiting.result(30) == row[0]
+    assert waiting.result(60) == row[0]
     assert rows(database, "select count(*) from recall.message") == [(4,)]
 
 
 def _until_somebody_waits(url: str) -> None:
+    waiting = (
+        "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+        " and datname = current_database()"
+    )
     with connect(url, application="tests", autocommit=True) as connection:
-        while not connection.execute("select 1 from pg_locks where not granted").fetchone():
-            pass
+        until(lambda: connection.execute(waiting).fetchone() is not None)
 
 
 def test_rows_that_a_crash_took_are_missed_and_nothing_is_stored(

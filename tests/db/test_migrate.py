@@ -61,7 +61,7 @@ def test_two_migrators_at_once_apply_each_migration_once(empty_database: str) ->
     together = threading.Barrier(4)
 
     def run(_: int) -> list[int]:
-        together.wait()
+        together.wait(60)
         return migrate(empty_database)
 
     with ThreadPoolExecutor(4) as pool:

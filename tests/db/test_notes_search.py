@@ -337,6 +337,7 @@ def test_a_ledger_search_does_not_read_all_messages(database: str) -> None:
         )
         put(messages, *(Entry(f"a common entry {place}", key=str(place)) for place in range(5)))
         messages.connection.execute("vacuum analyze recall.message_text, recall.note")
+        messages.connection.execute("select pg_stat_force_next_flush()")
     with connect(database, application="tests", autocommit=True) as connection:
         before = _scans(connection)
         connection.execute("select api.search_ledger('common')")

@@ -120,7 +120,7 @@ def test_what_no_pass_reads_has_no_lag(store: Store, api: httpx.Client) -> None:
 
 
 def test_hosts_are_told_apart_and_a_silent_one_is_marked(store: Store, api: httpx.Client) -> None:
-    beat(store.url, "desk", seconds_ago=899, state="waiting")
+    beat(store.url, "desk", seconds_ago=600, state="waiting")
     beat(store.url, "laptop", seconds_ago=901, state="waiting")
     beat(store.url, "watching", seconds_ago=901, interval_seconds=1_000)
     register(store.url, "new")
@@ -190,7 +190,8 @@ def test_dead_rows_are_counted_until_vacuum(store: Store) -> None:
         connection.execute("vacuum recall.message")
     found = collect(store.url)
     assert found["recall_table_dead_rows"][("message",)] == 0
-    assert (found["recall_table_vacuum_age_seconds"][("message",)] or -1) >= 0
+    age = found["recall_table_vacuum_age_seconds"][("message",)]
+    assert age is not None and age >= 0
 
 
 BLOAT = sql.SQL("select size_bytes, expected_bytes from recall.index_bloat(8192) where name = {}")
@@ -222,6 +223,7 @@ def test_bloat_of_an_index_is_near_what_rebuilding_it_gives_back(store: Store, i
 
 def test_an_index_without_statistics_is_not_guessed(store: Store) -> None:
     with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute("alter table recall.backup set (autovacuum_enabled = off)")
         connection.execute(
             "insert into recall.backup (started_at, bytes, file, schema_version)"
             " select now(), 1, md5(n::text), 16 from generate_series(1, 2000) n"
@@ -314,7 +316,7 @@ def test_searches_that_hold_every_connection_are_no_dead_database(database: str)
     app = create_app(Settings(database_url=database), database)
     with running(app) as api, ExitStack() as held:
         for _ in range(app.state.service.pool.max_size):
-            held.enter_context(app.state.service.pool.connection(timeout=30))
+            held.enter_context(app.state.service.pool.connection(timeout=60))
         assert "\nrecall_database_up 1.0\n" in api.get("/metrics").text
 
 
@@ -333,7 +335,7 @@ def test_free_space_is_told_also_of_a_database_that_is_down(tmp_path: Path) -> N
     assert (
         0
         < (found["recall_volume_free_bytes"][("database",)] or 0)
-        < size.f_blocks * (size.f_frsize)
+        <= size.f_blocks * (size.f_frsize)
     )
 
 
@@ -351,6 +353,7 @@ def test_scrapes_within_the_time_of_the_cache_ask_once(monkeypatch: pytest.Monke
         asked.append(1)
         return [("recall_database_up", (), 1)]
 
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 600.0)
     counted = Metrics(ask)
     assert asked == []
     counted.render()
@@ -381,7 +384,7 @@ def test_every_way_in_which_an_answer_is_degraded_has_a_word(
         assert nothing["degraded"]
         assert degraded_by(nothing["reasons"]) == "time_limit"
         monkeypatch.undo()
-        blind = search(connection, SearchRequest("needle", mode="semantic"), budget_seconds=5)
+        blind = search(connection, SearchRequest("needle", mode="semantic"), budget_seconds=60)
         assert blind["degraded"]
         assert degraded_by(blind["reasons"]) == "no_vectors"
     say(database, "claude-code:laptop:one", [f"needle {number}" for number in range(8)])
@@ -391,7 +394,7 @@ def test_every_way_in_which_an_answer_is_degraded_has_a_word(
     with connect(database, application="tests") as connection:
         request = SearchRequest("needle", mode="semantic")
         vectors: Any = _Vectors(bench)
-        early = search(connection, request, budget_seconds=5, vectors=vectors)
+        early = search(connection, request, budget_seconds=60, vectors=vectors)
         assert early["degraded"]
         assert degraded_by(early["reasons"]) == "vectors_incomplete"
     bench.close()

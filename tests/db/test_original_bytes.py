@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_session_of_a_database_that_is_too_large_is_kept_and_not_parsed(
     database: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "opencode.db"
-    with sqlite3.connect(path) as client:
+    with closing(sqlite3.connect(path)) as client, client:
         client.executescript("""
             create table project (id text primary key, worktree text, time_updated integer);
             create table session (id text primary key, project_id text, parent_id text, title text,

@@ -270,6 +270,7 @@ def test_a_rule_that_the_sink_relies_on(rule: Rule, rules_server: Served) -> Non
         headers=headers | dict(rule.headers),
         content=None if rule.body is None else body,
         trust_env=False,
+        timeout=60,
     )
 
     assert answer.status_code == rule.status, answer.text

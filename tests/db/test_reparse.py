@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,8 @@ def logs(tmp_path: Path) -> Path:
     gemini.parent.mkdir(parents=True)
     gemini.write_text(GEMINI)
     (root / "opencode").mkdir()
-    with sqlite3.connect(root / "opencode" / "opencode.db") as database:
+    path = root / "opencode" / "opencode.db"
+    with closing(sqlite3.connect(path)) as database, database:
         database.executescript("""
             create table project (id text primary key, worktree text, time_updated integer);
             create table session (id text primary key, project_id text, parent_id text, title text,

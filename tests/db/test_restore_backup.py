@@ -226,7 +226,7 @@ def test_restore_makes_a_database_that_is_not_there(
     backup: Backup, filled: str, empty_database: str, recall: Run
 ) -> None:
     name = fetch(empty_database, "select current_database()")[0][0]
-    execute(filled, f"drop database {name}")
+    execute(filled, f"drop database {name} with (force)")
     done = recall(empty_database, "restore-backup", "--into-empty")
     assert done.returncode == 0, done.stderr
     assert everything(empty_database) == everything(filled)
@@ -249,7 +249,7 @@ def test_store_with_content_is_replaced_only_on_request_and_kept(
     kept = named(other, json.loads(done.stdout)["kept_as"])
     assert everything(other) == everything(filled)
     assert fetch(kept, "select content from recall.message") == [("something else",)]
-    execute(other, f"drop database {json.loads(done.stdout)['kept_as']}")
+    execute(other, f"drop database {json.loads(done.stdout)['kept_as']} with (force)")
 
 
 def test_tables_of_somebody_else_are_not_replaced_unasked(
@@ -433,7 +433,7 @@ def test_killed_restore_changes_nothing_and_can_be_repeated(
     # The server notices that the client is gone; the database is free then.
     execute(
         filled,
-        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s",
+        "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = %s",
         left,
     )
     assert recall(empty_database, "restore-backup", "--into-empty").returncode == 0

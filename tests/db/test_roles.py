@@ -406,7 +406,7 @@ def test_the_role_of_postgrest_makes_no_temporary_objects(database: str) -> None
 
 
 def test_a_service_gets_a_verifier_and_can_get_another_one(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "password"
     verifiers = set()
@@ -472,7 +472,7 @@ def test_a_role_that_is_a_member_of_another_is_refused(
 
 
 def test_a_password_file_that_says_nothing_is_refused(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECALL_DATABASE_URL", database)
     missing = str(tmp_path / "missing")

@@ -82,7 +82,7 @@ def test_an_old_pgvector_is_refused(version: str | None, is_right: bool) -> None
 
 
 def test_the_server_of_the_wheel_is_trusted(
-    empty_database: str, monkeypatch: pytest.MonkeyPatch
+    home: Path, empty_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECALL_DATABASE_URL", empty_database)
     with connect(empty_database) as connection:
@@ -141,7 +141,7 @@ def execute(server: EmbeddedServer, statement: str) -> None:
 
 
 def test_postgrest_gets_a_verifier_and_no_rights_of_its_own(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "password"
     file.write_text("pa'ss word\n")
@@ -176,12 +176,12 @@ def test_postgrest_is_told_to_read_the_schema_again(database: str) -> None:
         listening.execute("listen pgrst")
         let_in(database, "a password")
         listening.execute("select 1")
-        heard = [notice.payload for notice in listening.notifies(timeout=5, stop_after=1)]
+        heard = [notice.payload for notice in listening.notifies(timeout=60, stop_after=1)]
     assert heard == ["reload schema"]
 
 
 def test_a_password_file_that_says_nothing_is_refused(
-    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECALL_DATABASE_URL", database)
     file = tmp_path / "password"

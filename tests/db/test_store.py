@@ -60,9 +60,11 @@ def test_last_user_to_leave_stops_the_server(
 
 
 def test_server_with_other_clients_stays_up_until_the_next_last_user(
-    own: EmbeddedServer, home: Path
+    own: EmbeddedServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_store(Settings(home=home)) as url:
+    with monkeypatch.context() as patch, open_store(Settings(home=home)) as url:
+        patch.setattr("recall_sql.store._CLOSING_CHECKS", 2)
+        patch.setattr("recall_sql.store._CLOSING_SECONDS", 0.1)
         client = connect(url)
     assert own.is_running()
     client.close()

@@ -49,7 +49,7 @@ def run(home: Path, *arguments: str, **env: str) -> Done:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 

@@ -35,9 +35,10 @@ returns setof api.messages language sql stable as $$
     order by session_key, ordinal
     limit lim
 $$;
+-- It takes at least so long, and as long as somebody holds the lock 1.
 create function api.slow(secs double precision) returns text language plpgsql as $$
 begin
-    perform pg_sleep(secs);
+    perform pg_sleep(secs), pg_advisory_xact_lock_shared(1);
     return 'done';
 end
 $$;

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.double.server import Double
 
 SECRET = "a secret that only the tests know, and of enough bytes"
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 
 
 @dataclass
@@ -147,7 +147,7 @@ def _wait_until_answers(url: str, process: subprocess.Popen[bytes]) -> None:
     pause = 0.05
     while time.monotonic() < until and process.poll() is None:
         try:
-            with urlopen(url, timeout=5):
+            with urlopen(url, timeout=_START_SECONDS):
                 return
         except (URLError, OSError):
             # nothing announces that another program listens

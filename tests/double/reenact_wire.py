@@ -99,7 +99,7 @@ def unanswered(stage: Stage, names: Names) -> None:
 def surviving_connection(stage: Stage, names: Names) -> None:
     """Errors do not end a connection."""
     parts = urlsplit(stage.main.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=90)
     statuses = []
     asked = [
         ("/sessions?limit=0", "GET", b""),
@@ -145,7 +145,7 @@ def two_on_one_connection(
 ) -> tuple[str, str]:
     """What a large request and another one after it get: statuses, or ``broken``."""
     parts = urlsplit(stage.main.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=90)
     body = b'[{"session_key": "s1", "ordinal": 1, "role": "x", "bogus": "%b"}]' % (b"x" * size)
     told = []
     for method, target, sent, used in (

@@ -14,6 +14,7 @@ from tests.double.answer import Answer
 from tests.double.app import App
 from tests.double.config import Config
 from tests.double.database import Connection, Pool
+from tests.double.ports import TakenPort
 from tests.double.refusal import DatabaseError
 from tests.double.request import Request
 from tests.double.schema import load_schema
@@ -23,7 +24,7 @@ from tests.double.wire import Closed, Wire
 #: How often a database that is down is tried; the real server waits up to 32 seconds.
 _RETRY_SECONDS = 0.2
 #: How long requests that run may still take when the server is stopped.
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 60.0
 Handler = Callable[[Request, Callable[[], bytes]], Answer]
 
 
@@ -70,6 +71,8 @@ class Double:
         self._admin.join()
         self._keeper.stop()
         self._pool.close()
+        self._api.give_up()
+        self._admin.give_up()
 
     def reload(self) -> None:
         """Load the schema and the settings of roles again, and return when that is done."""
@@ -218,9 +221,11 @@ class _Port:
         self._handler = handler
         self._keep_alive_seconds = keep_alive_seconds
         self._host = host
-        # taken now, so that the address is known; whoever connects before `open` waits
-        self._listener = self._bind(number)
-        self.number: int = self._listener.getsockname()[1]
+        # held to the end: nobody else is to have it while nothing listens
+        self._taken = TakenPort(host, number)
+        self.number = self._taken.number
+        # bound now; whoever connects before `open` waits
+        self._listener = self._bind()
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, Wire] = {}
         self._threads: list[threading.Thread] = []
@@ -230,14 +235,15 @@ class _Port:
         """Accept connections."""
         self._closing = False
         if self._listener.fileno() < 0:
-            self._listener = self._bind(self.number)
+            self._listener = self._bind()
         thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def close(self) -> None:
         """Accept no more, and close the connections on which nothing runs."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -252,6 +258,10 @@ class _Port:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
 
+    def give_up(self) -> None:
+        """Leave the port to others."""
+        self._taken.close()
+
     def close_idle(self) -> None:
         """Close the connections that wait for a request."""
         with self._lock:
@@ -260,8 +270,8 @@ class _Port:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
-    def _bind(self, number: int) -> socket.socket:
-        return socket.create_server((self._host, number), backlog=64)
+    def _bind(self) -> socket.socket:
+        return socket.create_server((self._host, self.number), backlog=64, reuse_port=True)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -272,6 +282,9 @@ class _Port:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
             with self._lock:
+                if self._closing:  # accepted in the moment of closing, and closed by nobody else
+                    client.close()
+                    return
                 self._clients[client] = Wire(client, self._keep_alive_seconds)
                 self._threads = [one for one in self._threads if one.is_alive()]
                 self._threads.append(thread)

@@ -18,7 +18,7 @@ from tests.double.recorded import Outcome, Recorded, differences, repeat
 
 _DATABASE = "contract"
 _PROBES = ("/live", "/ready")
-_LONGEST_WAIT_SECONDS = 30.0
+_LONGEST_WAIT_SECONDS = 90.0
 _ACTIVE = (
     "select count(*) from pg_stat_activity where usename = 'authenticator' and state = 'active'"
 )
@@ -124,6 +124,16 @@ class Stage:
     def play_in_background(self, recorded: Recorded, served: Served | None = None) -> Background:
         """Repeat one exchange in a thread of its own."""
         return Background(lambda: self.play(recorded, served))
+
+    @contextmanager
+    def slow_calls_running(self) -> Iterator[None]:
+        """Calls of ``slow`` do not end by themselves before the block does."""
+        connection = self.connect()
+        try:
+            connection.execute("select pg_advisory_lock(1)")
+            yield
+        finally:
+            connection.close()
 
     def until_running(self, count: int = 1) -> None:
         """Wait until so many calls of ``slow`` run."""

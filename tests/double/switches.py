@@ -14,7 +14,7 @@ from tests.double.refusal import Refusal, no_connection, pool_exhausted
 
 Moment = Literal["before body", "before commit", "after commit"]
 #: How long a held request waits for a test that never lets it go on.
-_LONGEST_HOLD_SECONDS = 60.0
+_LONGEST_HOLD_SECONDS = 120.0
 _KEPT_EXCHANGES = 10_000
 
 
@@ -49,7 +49,7 @@ class Held:
         self._reached = threading.Event()
         self._released = threading.Event()
 
-    def wait(self, seconds: float = 30) -> None:
+    def wait(self, seconds: float = 90) -> None:
         """Return when a request has come this far."""
         assert self._reached.wait(seconds), "no request came"
 

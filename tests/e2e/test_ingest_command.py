@@ -19,6 +19,8 @@ from tests.db.ingesting import rows
 SESSION = "11111111-2222-4333-8444-555555555555"
 ROLLOUT = "rollout-2026-08-01T11-00-00-0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b.jsonl"
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def line(text: str) -> str:
     record = {"type": "user", "message": {"role": "user", "content": text}}
@@ -37,6 +39,7 @@ def log(tmp_path: Path) -> Path:
 def env(home: Path, database: str, tmp_path: Path, log: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RECALL_")}
     return kept | {
+        "HOME": str(tmp_path / "nobody"),
         "RECALL_HOME": str(home),
         "RECALL_DATABASE_URL": database,
         "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
@@ -50,14 +53,15 @@ def ingest(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+def eventually(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 180
     while not condition():
+        assert running.poll() is None, "it has ended"
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
 
@@ -141,11 +145,11 @@ def test_what_is_written_later_is_stored_until_the_command_is_stopped(
     )
     count = "select count(*) from recall.message"
     try:
-        eventually(lambda: rows(database, count) == [(1,)])
+        eventually(lambda: rows(database, count) == [(1,)], running)
         with log.open("a") as file:
             file.write(line("written later"))
-        eventually(lambda: rows(database, count) == [(2,)])
+        eventually(lambda: rows(database, count) == [(2,)], running)
     finally:
         running.send_signal(signal.SIGTERM)
-        _, errors = running.communicate(timeout=30)
+        _, errors = running.communicate(timeout=180)
     assert running.returncode == 0, errors

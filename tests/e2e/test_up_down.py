@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -9,8 +10,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +21,26 @@ from typing import Any
 import pytest
 
 from recall import processes
+from recall.errors import BusyError
+from recall.lock import HomeLock
 from recall.supervisor import read_state
+from tests.double.ports import TakenPort
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 
 #: What a machine brings along and a test must not see.
 _FOREIGN = ("RECALL_", "CLAUDE_", "CODEX_", "GEMINI_", "OPENCODE_", "VSCODE_", "XDG_", "PG")
 _CANARY = "quokka-canary-word"
+_LONGEST_SECONDS = 180.0
 
 
-def wait_until(condition: Callable[[], object], *, what: str, seconds: float = 90) -> None:
+def wait_until(
+    condition: Callable[[], object], *, what: str, seconds: float = _LONGEST_SECONDS
+) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -62,6 +71,7 @@ class Machine:
             "RECALL_HOME": str(self.home),
             "RECALL_LISTEN": f"127.0.0.1:{self.port}",
             "RECALL_HOST": "testbox",
+            "RECALL_DISK_RESERVE_MB": "0",  # how full the disk of this machine is says nothing
         }
         return clean | own | self.extra
 
@@ -72,7 +82,7 @@ class Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=False,
         )
 
@@ -89,12 +99,34 @@ class Machine:
     def part(self, name: str) -> Mapping[str, Any]:
         return next(part for part in self.state()["parts"] if part["name"] == name)
 
-    def answers(self) -> bool:
+    def health(self) -> int | None:
+        """The status of its report on itself; ``None`` where nobody answers."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
-                return bool(response.status == 200)
+            with urllib.request.urlopen(f"{self.url}/health", timeout=60) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
         except OSError:
+            return None
+
+    def is_well(self) -> bool:
+        """Whether each part runs and none of them complains."""
+        return self.health() == 200 and all(
+            part["state"] == "running" for part in self.state()["parts"]
+        )
+
+    def has_read(self) -> bool:
+        """Whether the ingester that runs has ended its first pass, and waits for the next one."""
+        beats = (
+            "select count(*) from recall.worker_heartbeat where component = 'ingester'"
+            f" and pid = {self.part('ingest')['pid']} and detail ->> 'state' = 'waiting'"
+        )
+        if self.count(beats) == "0":
             return False
+        with suppress(BusyError), HomeLock(self.home / "run" / "ingest.lock", what="test"):
+            return True
+        return False
 
     def count(self, query: str) -> str:
         result = self.recall("db", "psql", "-XAtc", query)
@@ -113,6 +145,11 @@ class Machine:
                 continue
         return found
 
+    def has_nothing_left(self) -> None:
+        """Return when the last of its processes is gone: one that was stopped may take a moment to
+        leave the table of the system."""
+        wait_until(lambda: not self.processes(), what="the last process is gone")
+
 
 def is_foreign(name: str) -> bool:
     return name.startswith(_FOREIGN)
@@ -122,37 +159,43 @@ def _environment(process: Path) -> bytes:
     return (process / "environ").read_bytes()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def new_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
+    with ExitStack() as stack:
 
-    def make(**extra: str) -> Machine:
-        made.append(Machine(tmp_path_factory.mktemp("machine"), free_port(), extra))
-        return made[-1]
+        def make(**extra: str) -> Machine:
+            port = stack.enter_context(TakenPort()).number
+            made.append(Machine(tmp_path_factory.mktemp("machine"), port, extra))
+            return made[-1]
 
-    yield make
-    for machine in made:
-        machine.recall("down")
-        assert machine.processes() == []
+        yield make
+        for machine in made:
+            machine.recall("down")
+            machine.has_nothing_left()
+
+
+@dataclass(frozen=True)
+class Started:
+    """A machine without session logs on which Recall runs, and how it was after the start."""
+
+    machine: Machine
+    printed: str
+    health: int | None
 
 
 @pytest.fixture(scope="module")
-def first_start(new_machine: Callable[..., Machine]) -> tuple[Machine, str]:
-    """A machine without session logs on which Recall runs, and what its start printed."""
+def first_start(new_machine: Callable[..., Machine]) -> Started:
     machine = new_machine()
-    return machine, machine.start().stderr
+    printed = machine.start().stderr
+    return Started(machine, printed, machine.health())
 
 
 @pytest.fixture
-def running(first_start: tuple[Machine, str]) -> Machine:
-    """A machine on which Recall runs; a test leaves it running."""
-    return first_start[0]
+def running(first_start: Started) -> Machine:
+    """A machine on which Recall runs and is well; a test may do harm to it that goes by."""
+    wait_until(first_start.machine.is_well, what="everything runs")
+    return first_start.machine
 
 
 def write_session(root: Path, number: int) -> None:
@@ -172,9 +215,9 @@ def write_session(root: Path, number: int) -> None:
 
 
 def test_first_start_without_logs_loads_samples_and_says_so(
-    first_start: tuple[Machine, str],
+    first_start: Started, running: Machine
 ) -> None:
-    machine, printed = first_start
+    machine, printed = running, first_start.printed
     assert "no session log of a known agent was found" in printed
     assert "`recall purge --source sample`" in printed
     assert "$ recall search " in printed
@@ -183,8 +226,8 @@ def test_first_start_without_logs_loads_samples_and_says_so(
     assert sources == "sample"
 
 
-def test_api_answers_when_the_start_has_returned(running: Machine) -> None:
-    assert running.answers()
+def test_api_answers_when_the_start_has_returned(first_start: Started, running: Machine) -> None:
+    assert first_start.health is not None
     assert running.state()["ready"] is True
 
 
@@ -215,7 +258,7 @@ def test_killed_part_is_started_again_and_the_state_tells(running: Machine, name
     after = running.part(name)
     assert after["last_exit"] == -signal.SIGKILL
     assert after["pid"] != before["pid"]
-    wait_until(running.answers, what="the API answers")
+    wait_until(running.is_well, what="everything runs")
 
 
 def test_killed_database_is_started_again_with_everything_in_it(running: Machine) -> None:
@@ -228,7 +271,7 @@ def test_killed_database_is_started_again_with_everything_in_it(running: Machine
     )
     assert running.part("database")["restarts"] > before["restarts"]
     assert running.count("select count(*) from recall.session") == sessions
-    wait_until(running.answers, what="the API answers")
+    wait_until(running.is_well, what="everything runs")
 
 
 def test_doctor_finds_nothing_that_fails(running: Machine) -> None:
@@ -260,7 +303,7 @@ def test_down_leaves_no_process_and_a_second_one_finds_nothing(
     result = machine.recall("down", "--json")
 
     assert json.loads(result.stdout) == {"stopped": [{"name": "recall up", "pid": pid}]}
-    assert machine.processes() == []
+    machine.has_nothing_left()
     again = machine.recall("down")
     assert (again.returncode, again.stdout) == (0, "nothing is running\n")
 
@@ -300,7 +343,9 @@ def test_new_logs_come_in_while_it_runs(new_machine: Callable[..., Machine]) -> 
 def test_purged_samples_stay_away_at_the_next_start(new_machine: Callable[..., Machine]) -> None:
     machine = new_machine()
     machine.start()
-    assert machine.recall("purge", "--source", "sample", "--yes").returncode == 0
+    wait_until(machine.has_read, what="the first pass is over")
+    purged = machine.recall("purge", "--source", "sample", "--yes")
+    assert purged.returncode == 0, purged.stderr
     machine.recall("down")
     machine.start()
     assert machine.count("select count(*) from recall.session") == "0"
@@ -313,7 +358,7 @@ def test_parts_of_a_killed_supervisor_end_and_the_next_start_works(
     machine.start()
     state = machine.state()
     os.kill(state["pid"], signal.SIGKILL)
-    assert processes.wait_gone(state["pid"], state["process"], seconds=10)
+    assert processes.wait_gone(state["pid"], state["process"], seconds=_LONGEST_SECONDS)
 
     machine.start()
 
@@ -321,7 +366,7 @@ def test_parts_of_a_killed_supervisor_end_and_the_next_start_works(
     for part in state["parts"]:
         if part["name"] != "database":
             assert not processes.is_same(part["pid"], part["process"])
-    assert machine.answers()
+    assert machine.health() is not None
 
 
 def test_down_cleans_up_after_a_killed_supervisor(new_machine: Callable[..., Machine]) -> None:
@@ -330,7 +375,7 @@ def test_down_cleans_up_after_a_killed_supervisor(new_machine: Callable[..., Mac
     os.kill(machine.state()["pid"], signal.SIGKILL)
     stopped = json.loads(machine.recall("down", "--json").stdout)["stopped"]
     assert "database" in {item["name"] for item in stopped}
-    assert machine.processes() == []
+    machine.has_nothing_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -348,22 +393,31 @@ def test_signal_ends_the_foreground_run_in_order(
         wait_until(lambda: (machine.home / "run" / "up.json").exists(), what="it has begun")
         wait_until(lambda: machine.state()["ready"], what="it is ready")
         process.send_signal(number)
-        _, printed = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=_LONGEST_SECONDS)
     assert process.returncode == 0
     assert f"recall is running at {machine.url}" in printed
-    assert machine.processes() == []
+    machine.has_nothing_left()
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """Whether the system has a process wait for somebody's lock."""
+    locks = Path("/proc/locks").read_text()
+    return any(line.split()[1] == "->" and str(pid) in line.split() for line in locks.splitlines())
 
 
 def test_signal_during_the_start_ends_everything(new_machine: Callable[..., Machine]) -> None:
     machine = new_machine()
-    with subprocess.Popen(
-        [sys.executable, "-m", "recall", "up", "--quiet"], env=machine.env
-    ) as process:
-        wait_until(lambda: (machine.home / "pg").exists(), what="the database is being made")
+    machine.home.mkdir(parents=True, mode=0o700)
+    with (machine.home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held until the signal has come
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recall", "up", "--quiet"], env=machine.env
+        )
+        wait_until(lambda: waits_for_a_lock(process.pid), what="the database is about to be made")
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert machine.processes() == []
+    assert process.wait(timeout=_LONGEST_SECONDS) == 128 + signal.SIGTERM
+    assert (machine.home / "pg").exists()
+    machine.has_nothing_left()
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -371,11 +425,9 @@ def test_port_of_another_program_is_named(
     new_machine: Callable[..., Machine], detach: bool
 ) -> None:
     machine = new_machine()
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", machine.port))
-        other.listen()
+    with socket.create_server(("127.0.0.1", machine.port)):
         result = machine.recall("up", *(["--detach"] if detach else []))
     assert result.returncode == 75
     assert f"`127.0.0.1:{machine.port}` is in use by another program" in result.stderr
     assert "RECALL_LISTEN" in result.stderr
-    assert machine.processes() == []
+    machine.has_nothing_left()

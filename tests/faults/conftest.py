@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recall_sql.embedded import EmbeddedServer
+from tests.db.conftest import patience as patience
 from tests.db.over_http import copy_of, empty, join, serve
 from tests.double.fixtures import Served
 from tests.faults.sink_bench import Bench, line, log

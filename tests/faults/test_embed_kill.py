@@ -23,6 +23,8 @@ from tests.db.embedding import (
     say,
 )
 
+pytestmark = pytest.mark.timeout(900)
+
 TABLES = "recall.message, recall.session, recall.note, recall.passage, recall.embed_queue, "
 
 
@@ -226,7 +228,7 @@ def test_many_threads_and_an_ingester_that_writes_beside_them(database: str) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=100)
+        thread.join()
     assert errors == []
     work_until_killed(database, None)
     check_all(database)

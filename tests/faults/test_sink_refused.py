@@ -16,6 +16,8 @@ from recall_ingester.sinks.postgrest import _Attempt
 from tests.db.ingesting import HOST, contents, rows
 from tests.faults.sink_bench import Bench, line, log
 
+pytestmark = pytest.mark.timeout(600)
+
 _COUNTS = """
     select lines_seen, lines_stored, lines_merged, lines_quarantined, lines_skipped
     from recall.ingest_state where path = %s

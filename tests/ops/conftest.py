@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.db.conftest import patience as patience
 from tests.ops.exposition import Exposition, expose_embedder, exposing, fill
 
 
@@ -14,9 +15,14 @@ from tests.ops.exposition import Exposition, expose_embedder, exposing, fill
 def exposition(
     module_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Exposition]:
-    """What a scrape of a running installation shows."""
+    """What a scrape of a running installation shows, however long it takes."""
     fill(module_database)
-    with exposing(module_database, tmp_path_factory.mktemp("home")) as api:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        exposing(module_database, tmp_path_factory.mktemp("home")) as api,
+    ):
+        for limit in ("_CONNECT_SECONDS", "_STATEMENT_SECONDS", "_MOST_SECONDS"):
+            patch.setattr(f"recall_api.metrics_store.{limit}", 60)
         yield Exposition(api.get("/metrics").raise_for_status().text, expose_embedder())
 
 

@@ -19,6 +19,7 @@ from ops.requirements import requirements
 from recall import __version__, appliance
 from recall.config import options
 from recall.probe import probe
+from tests.double.ports import TakenPort
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "compose.yaml").read_text("utf-8")
@@ -147,8 +148,9 @@ Serve = Callable[[int, object], str]
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Answers every question with a status and some JSON."""
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Answers every question with a status and some JSON, to who has time to wait for it."""
+    monkeypatch.setattr("recall.probe._SECONDS", 60)
     servers: list[HTTPServer] = []
 
     def start(status: int, body: object) -> str:
@@ -193,7 +195,8 @@ def test_the_probe_has_an_exit_code(serve: Serve) -> None:
 
     assert ask(serve(200, {})) == 0
     assert ask(serve(503, {})) == 1
-    assert ask("http://127.0.0.1:9/health") == 1
+    with TakenPort() as nobody:
+        assert ask(f"{nobody.url}/health") == 1
 
 
 def test_requirements_follow_extras_that_name_others() -> None:

@@ -128,7 +128,7 @@ def address(health: Health) -> Iterator[str]:
 
 def ask(url: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from recall_embedder import bundled, onnx_file
 from recall_embedder.model import BUNDLED, BUNDLED_INT8, Model, is_folder, load_model
 from recall_embedder.onnx_model import OnnxModel, load_folder
 from recall_embedder.passages import Entry, passages_of
+from tests.double.ports import TakenPort
 
 QUESTION = "How do I fix the shared memory error of PostgreSQL?"
 NEAR = "could not resize shared memory segment: No space left on device"
@@ -190,7 +192,7 @@ def test_the_packages_of_the_model_are_not_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
     )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_without_the_runtime_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,11 +267,11 @@ def test_a_name_that_fastembed_does_not_know_is_an_error() -> None:
 def test_a_hub_that_does_not_answer_is_an_error_that_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("FASTEMBED_CACHE_PATH", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # the discard port: nobody listens
     settings = replace(Settings(), home=tmp_path, embed_model="BAAI/bge-small-en-v1.5")
-    with pytest.raises(ModelError, match=r"http://127\.0\.0\.1:9 does not answer") as caught:
-        load_model(settings)
+    with TakenPort() as nobody:
+        monkeypatch.setenv("HF_ENDPOINT", nobody.url)
+        with pytest.raises(ModelError, match=f"{re.escape(nobody.url)} does not answer") as caught:
+            load_model(settings)
     assert BUNDLED in str(caught.value.hint)
     assert "model.onnx" in str(caught.value.hint)
 

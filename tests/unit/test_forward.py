@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from recall_api.forward import Forwarder
 from tests.db.serving import running
+from tests.double.ports import TakenPort
 
 TOKEN = {"Authorization": "Bearer a.b.c"}
 
@@ -107,7 +108,7 @@ def test_only_what_the_protocol_needs_goes_on_and_comes_back(rest: httpx.Client)
 def speak(rest: httpx.Client, request: bytes) -> bytes:
     """The answer to bytes that no client library would send."""
     assert rest.base_url.port is not None
-    with socket.create_connection((rest.base_url.host, rest.base_url.port), 10) as line:
+    with socket.create_connection((rest.base_url.host, rest.base_url.port), 60) as line:
         line.sendall(request)
         return b"".join(iter(lambda: line.recv(65_536), b""))
 
@@ -170,7 +171,7 @@ def test_only_tables_and_functions_are_reached(
 
 
 def test_while_postgrest_is_away_the_client_is_told_when_to_come_back() -> None:
-    with forwarding("http://127.0.0.1:9") as rest:
+    with TakenPort() as nobody, forwarding(nobody.url) as rest:
         answer = rest.post("/rest/incoming_key", headers=TOKEN)
     assert answer.status_code == 503
     assert answer.headers["Retry-After"]

@@ -48,7 +48,7 @@ def write_state(home: Path, pid: int, token: str | None) -> None:
 def test_leftover_part_is_stopped(home: Path, sleeper: subprocess.Popen[bytes]) -> None:
     write_state(home, sleeper.pid, processes.identify(sleeper.pid))
     assert stop_leftovers(home) == [{"name": "api", "pid": sleeper.pid}]
-    assert sleeper.wait(timeout=10) == -15
+    assert sleeper.wait(timeout=60) == -15
     assert not (home / "run" / "up.json").exists()
 
 
@@ -120,7 +120,7 @@ def test_samples_are_copied_once_and_keep_their_time(tmp_path: Path) -> None:
 
 def test_every_sample_line_belongs_to_the_session_of_its_file() -> None:
     for file in Path(samples.__file__).parent.rglob("*.jsonl"):
-        for line in file.read_text().splitlines():
+        for line in file.read_text("utf-8").splitlines():
             record = json.loads(line)
             assert record["sessionId"] == file.stem
             slug = record.get("cwd", "").replace("/", "-")

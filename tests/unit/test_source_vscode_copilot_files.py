@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recall.jsontext import MalformedLine
@@ -198,6 +198,7 @@ def replaced(document: Json, place: tuple[str | int, ...], value: object) -> Any
 PLACES = places(chat())
 
 
+@example((), {}, False)
 @given(st.sampled_from(PLACES), _JSON, st.booleans())
 def test_any_value_at_any_place_is_read(
     place: tuple[str | int, ...], value: object, as_log: bool

@@ -297,7 +297,7 @@ def test_process_is_named_by_its_start_and_not_only_by_its_pid(
 def test_process_that_ended_and_was_not_reaped_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     token = processes.identify(sleeper.pid)
     assert token is not None
-    assert processes.stop_process(sleeper.pid, token, grace_seconds=10, whole_group=True)
+    assert processes.stop_process(sleeper.pid, token, grace_seconds=60, whole_group=True)
     assert processes.identify(sleeper.pid) is None  # a zombie: nobody has waited for it yet
     assert sleeper.wait() == -signal.SIGTERM
 
@@ -327,4 +327,4 @@ def test_what_a_part_left_behind_ends_with_it(tmp_path: Path) -> None:
     assert token is not None
 
     assert child.poll() == 3
-    assert processes.wait_gone(grandchild, token, seconds=10)
+    assert processes.wait_gone(grandchild, token, seconds=60)
