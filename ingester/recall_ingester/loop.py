@@ -14,10 +14,10 @@ from threading import Event
 
 import zstandard
 
-from recall.errors import SourceError
+from recall.errors import RecallError, SourceError
 from recall_ingester.checkpoint import Checkpoint
 from recall_ingester.plan import Claims, Plan, Work, make_plan
-from recall_ingester.read_work import read_work
+from recall_ingester.read_work import note_unreadable, read_work
 from recall_ingester.run_state import Options, Output, Pass, Progress
 from recall_ingester.sinks import Batch, Sink, Written
 from recall_ingester.sinks.overtaken import OvertakenError, Remainder, leave_out
@@ -168,9 +168,13 @@ def _store(run: Pass, output: Output, full: Batch) -> Written:
 def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
     batch = Batch()
     current: Work | None = None
+    storing = False
 
     def flush(full: Batch) -> Written:
+        nonlocal storing
+        storing = True
         written = _store(run, output, full)
+        storing = False
         run.settle(full, written)
         run.beat(sink)
         full.clear()
@@ -187,12 +191,16 @@ def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
         try:
             read_work(run, item, output)
         except OvertakenError:
-            leave_out(batch, {path for path, owner in output.items.items() if owner is item})
+            _leave_out(output, item)
         except (OSError, SourceError, zstandard.ZstdError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            _log.warning("file unreadable", extra={"path": item.key, "reason": reason})
-            with run.lock:
-                run.unreadable[item.key] = (item.source.name, reason)
+            note_unreadable(run, item, item.key, error)
+        except (RecallError, MemoryError):
+            raise
+        except Exception as error:
+            if storing:
+                raise
+            _leave_out(output, item)
+            note_unreadable(run, item, item.key, error)
         finally:
             run.turns.done(item)
         current = None
@@ -201,3 +209,8 @@ def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
             flush(batch)
     if batch:
         flush(batch)
+
+
+def _leave_out(output: Output, item: Work) -> None:
+    """Take away what was read of a file and is not stored."""
+    leave_out(output.batch, {path for path, owner in output.items.items() if owner is item})

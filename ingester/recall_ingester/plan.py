@@ -11,6 +11,7 @@ from threading import Lock
 
 from recall.keys import path_key, session_key
 from recall_ingester.checkpoint import Checkpoint, Stat, is_unchanged
+from recall_ingester.faults import unreadable_reason
 from recall_ingester.file_keys import bounded, file_key
 from recall_ingester.sources.base import Source, SourceFile
 
@@ -65,8 +66,10 @@ def make_plan(
                 continue
             try:
                 files = list(source.discover(root))
-            except OSError as error:
-                plan.unreadable[file_key(root)] = (source.name, _reason(error))
+            except MemoryError:
+                raise
+            except Exception as error:
+                plan.unreadable[file_key(root)] = (source.name, unreadable_reason(error))
                 continue
             looked.append((source.name, file_key(root)))
             for path, reason in source.unreadable.items():
@@ -98,7 +101,7 @@ def _consider(
     try:
         now = Stat.of(file.path.stat())
     except OSError as error:
-        plan.unreadable[key] = (source.name, _reason(error))
+        plan.unreadable[key] = (source.name, unreadable_reason(error))
         return
     if before is not None and before.missing:
         plan.back.append(key)
@@ -145,10 +148,6 @@ def _find_missing(
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
 
 
 class Claims:

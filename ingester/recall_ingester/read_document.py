@@ -11,6 +11,7 @@ from recall.jsontext import MalformedLine
 from recall.records import RawSpan
 from recall_ingester.checkpoint import Checkpoint, Stat
 from recall_ingester.earlier_states import Kept
+from recall_ingester.faults import attempt
 from recall_ingester.original import SPAN_BYTES, Spans, span_hash
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.sources.base import Document, DocumentParser
@@ -169,7 +170,7 @@ class DocumentReader:
 
     def _parse(self, data: bytes, checkpoint: Checkpoint) -> None:
         try:
-            document = self._parser.document(data)
+            document = attempt(self._parser.document, data)
         except MalformedLine as error:
             self._writer.quarantine(Place(0, 0, len(data), data), error.reason)
             self._finish(checkpoint, lines=1)

@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import IO
+from typing import IO, Any
 
 from recall.jsontext import MalformedLine, loads
+from recall.records import Parsed
 from recall_ingester.checkpoint import Checkpoint, Stat, anchors, unfinished_stands
 from recall_ingester.earlier_states import EarlierStates, Kept
+from recall_ingester.faults import attempt
 from recall_ingester.original import SPAN_BYTES, Recorder, Spans
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.read_anchors import ReadAnchors
@@ -161,14 +163,34 @@ class FileReader:
         except MalformedLine:
             value, damaged = None, False
         if isinstance(value, dict):
-            parsed = self._parser.record(value, 0)
-            self._writer.parsed(parsed, 0, damaged=damaged, place=line.place)
+            self._record(line, value, damaged=damaged)
             return
         try:
             text, damaged = line.data.decode(), False
         except UnicodeDecodeError:
             text, damaged = line.data.decode("utf-8", "replace"), True
-        self._writer.parsed(self._parser.text(text), 0, damaged=damaged, place=line.place)
+        try:
+            parsed = attempt(self._parser.text, text)
+        except MalformedLine as error:
+            self._writer.quarantine(_place(line), error.reason)
+            return
+        self._writer.parsed(parsed, 0, damaged=damaged, place=line.place)
+
+    def _record(self, line: Line, value: dict[str, Any], *, damaged: bool) -> None:
+        try:
+            parsed = attempt(self._parser.record, value, line.ordinal)
+        except MalformedLine as error:
+            self._writer.quarantine(_place(line), error.reason)
+            return
+        self._writer.parsed(parsed, line.ordinal, damaged=damaged, place=line.place)
+
+    def _salvaged(self, line: Line, data: bytes) -> Parsed | None:
+        """What is left of a line that is no JSON."""
+        found = salvage(data)
+        try:
+            return None if found is None else attempt(self._parser.record, found, line.ordinal)
+        except MalformedLine:
+            return None
 
     def _line(self, line: Line) -> None:
         writer = self._writer
@@ -182,14 +204,13 @@ class FileReader:
         try:
             value, damaged = loads(data)
         except MalformedLine as error:
-            found = salvage(data)
+            found = self._salvaged(line, data)
             writer.quarantine(_place(line), error.reason, salvaged=found is not None)
             if found is not None:
-                writer.salvaged(self._parser.record(found, line.ordinal), line.ordinal)
+                writer.salvaged(found, line.ordinal)
             return
         if isinstance(value, dict):
-            parsed = self._parser.record(value, line.ordinal)
-            writer.parsed(parsed, line.ordinal, damaged=damaged, place=line.place)
+            self._record(line, value, damaged=damaged)
         elif any(isinstance(leaf, str) and leaf.strip() for leaf in leaves(value)):
             writer.quarantine(_place(line), "not an object")  # no client's record, but a text
         else:
@@ -203,12 +224,12 @@ class FileReader:
         data = trim(line.data, line.ordinal)
         try:
             value, damaged = loads(data) if data else (None, False)
+            if not isinstance(value, dict):
+                return
+            parsed = attempt(self._parser.record, value, line.ordinal)
         except MalformedLine:
             return
-        if not isinstance(value, dict):
-            return
         self._writer.start()
-        parsed = self._parser.record(value, line.ordinal)
         self._writer.parsed(parsed, line.ordinal, damaged=damaged, place=line.place)
         self._add_sessions()
 

@@ -10,6 +10,7 @@ from typing import Any
 from recall.errors import SourceError
 from recall.jsontext import MalformedLine, loads
 from recall_ingester.checkpoint import Checkpoint, Stat
+from recall_ingester.faults import attempt
 from recall_ingester.original import Spans
 from recall_ingester.pieces import PieceWriter, Place
 from recall_ingester.sources.base import Parser, Table
@@ -71,11 +72,12 @@ class TableReader:
         self.bytes_read += len(line)
         try:
             value, damaged = loads(line)
+            parsed = attempt(self._parser.record, value, row_id)
         except MalformedLine as error:
             place = Place(row_id, self._writer.known.byte_offset, len(line), line)
             self._writer.quarantine(place, error.reason)
             return
-        self._writer.parsed(self._parser.record(value, row_id), row_id, damaged=damaged)
+        self._writer.parsed(parsed, row_id, damaged=damaged)
 
     def _end(
         self,

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from recall.errors import SourceError
+from recall.jsontext import MalformedLine
 from recall.timestamps import parse_timestamp
 from recall_ingester import starting_point
 from recall_ingester.checkpoint import Checkpoint, Stat, has_raw
 from recall_ingester.earlier_states import Kept
+from recall_ingester.faults import attempt, unreadable_reason
 from recall_ingester.file_keys import bounded
 from recall_ingester.original import SPAN_BYTES
 from recall_ingester.pieces import PieceWriter
@@ -148,7 +150,7 @@ def _read_container(run: Pass, item: Work, output: Output) -> None:
                 continue
             try:
                 _read_member(run, item, output, container, member, path, known, stat)
-            except (OSError, SourceError) as error:
+            except (OSError, SourceError, MalformedLine) as error:
                 failed = True
                 note_unreadable(run, item, path, error)
             if run.stop.is_set():
@@ -197,7 +199,7 @@ def _read_member(
     stored = known
     limit = run.options.max_document_bytes
     rows = container.slots(member.external_id)
-    slots, size = _up_to(rows, limit)
+    slots, size = attempt(_up_to, rows, limit)
     _count_bytes(run, size)
     if known is None or starting_point.is_new(known):
         known = starting_point.of_member(run, item, member.external_id, path, stat)
@@ -297,7 +299,7 @@ def writer_for(
 
 def note_unreadable(run: Pass, item: Work, path: str, error: Exception) -> None:
     """One file or session could not be read; everything else goes on."""
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    reason = unreadable_reason(error)
     _log.warning("file unreadable", extra={"path": path, "reason": reason})
     with run.lock:
         run.unreadable[path] = (item.source.name, reason)

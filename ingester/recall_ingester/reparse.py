@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from recall.errors import RecallError
 from recall.jsontext import MalformedLine, loads
 from recall_ingester.checkpoint import Checkpoint
+from recall_ingester.faults import attempt, unreadable_reason
 from recall_ingester.importing import CONTAINER, import_lines, rows_path
 from recall_ingester.pieces import PieceWriter
 from recall_ingester.pipeline import RowBuilder
@@ -20,6 +20,7 @@ from recall_ingester.read_file import FileReader
 from recall_ingester.read_table import TableReader
 from recall_ingester.run_state import Options, Progress
 from recall_ingester.sinks import Batch, Sink, Written
+from recall_ingester.sinks.overtaken import leave_out
 from recall_ingester.sources.base import DocumentParser, Parser, Source, SourceFile
 from recall_ingester.starting_point import external_id
 from recall_ingester.summary import Summary
@@ -39,7 +40,7 @@ class KeptBytes(Protocol):
     """The store's original bytes, each checked before it is given."""
 
     def __call__(self, known: Checkpoint) -> AbstractContextManager[IO[bytes]]:
-        """The bytes of the newest generation of a file. Raises :class:`RecallError` if damaged."""
+        """The bytes of the newest generation. Raises :class:`recall.errors.DamagedError`."""
         ...
 
 
@@ -112,8 +113,11 @@ class Reparser:
                         copy.write(data)
                 copy.seek(0)
                 self._read(known, copy)
-        except (RecallError, OSError) as error:
-            self.result.failed[known.path] = str(error)
+        except MemoryError:
+            raise
+        except Exception as error:
+            leave_out(self._batch, {known.path})
+            self.result.failed[known.path] = unreadable_reason(error)
             return
         self.result.files += 1
 
@@ -219,9 +223,9 @@ def _numbered(parser: Parser, data: bytes) -> Iterator[tuple[int, bytes]]:
             continue
         try:
             value, _ = loads(line)
+            notes = attempt(parser.record, value, 0).notes if isinstance(value, Mapping) else []
         except MalformedLine:
-            value = None
-        notes = parser.record(value, 0).notes if isinstance(value, Mapping) else []
+            notes = []
         key = notes[0].key if notes else ""
         number = int(key) if key.removeprefix("-").isdecimal() else last + 1
         last = max(number, last + 1)
