@@ -16,6 +16,9 @@ from recall.jsontext import MalformedLine
 
 _log = logging.getLogger(__name__)
 
+#: How the reason begins for which something is quarantined or unreadable by a fault of ours.
+FAULT = "Recall failed on it"
+
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -51,7 +54,7 @@ def fault_reason(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     name = type(error).__name__
     _log_once(name, f"{PurePath(last.filename).name}:{last.lineno}")
-    return f"Recall failed on it ({name})"
+    return f"{FAULT} ({name})"
 
 
 @lru_cache(maxsize=1_000)

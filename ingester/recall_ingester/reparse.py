@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol
 
 from recall.jsontext import MalformedLine, loads
 from recall_ingester.checkpoint import Checkpoint
-from recall_ingester.faults import attempt, unreadable_reason
+from recall_ingester.faults import FAULT, attempt, unreadable_reason
 from recall_ingester.importing import CONTAINER, import_lines, rows_path
 from recall_ingester.pieces import PieceWriter
 from recall_ingester.pipeline import RowBuilder
@@ -41,6 +41,15 @@ class KeptBytes(Protocol):
 
     def __call__(self, known: Checkpoint) -> AbstractContextManager[IO[bytes]]:
         """The bytes of the newest generation. Raises :class:`recall.errors.DamagedError`."""
+        ...
+
+    def forget_faults(
+        self, read: Mapping[str, int], failed_again: Collection[tuple[str, int]]
+    ) -> None:
+        """Take from the quarantine what Recall had failed on, of files that were read again.
+
+        ``read`` gives their generations by path, ``failed_again`` places by path and offset.
+        """
         ...
 
 
@@ -76,6 +85,8 @@ class Reparser:
         self._exports = exports
         self._kept = kept
         self._batch = Batch()
+        self._done: dict[str, int] = {}
+        self._failed_again: set[tuple[str, int]] = set()
         self.result = Reparsed()
 
     def run(self, *, wanted: Callable[[Checkpoint], bool], progress: Progress | None) -> Reparsed:
@@ -93,6 +104,7 @@ class Reparser:
                 self._flush(self._batch)
         if self._batch:
             self._flush(self._batch)
+        self._kept.forget_faults(self._done, self._failed_again)
         self._sink.finish([], wrote=self.result.rows.messages)
         return self.result
 
@@ -120,6 +132,7 @@ class Reparser:
             self.result.failed[known.path] = unreadable_reason(error)
             return
         self.result.files += 1
+        self._done[known.path] = known.generation
 
     def _read(self, known: Checkpoint, copy: IO[bytes]) -> None:
         again = replace(
@@ -195,6 +208,9 @@ class Reparser:
         )
 
     def _flush(self, batch: Batch) -> Written:
+        self._failed_again.update(
+            (row.path, row.byte_offset) for row in batch.quarantine if row.reason.startswith(FAULT)
+        )
         written = self._sink.write(batch)
         rows = self.result.rows
         for counts in written.counts:

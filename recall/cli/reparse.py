@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import IO, TYPE_CHECKING
@@ -102,6 +102,28 @@ class KeptInStore:
                 raise NotFoundError(f"`{known.path}` is not kept whole")
             with open_stream(connection, file) as stream:
                 yield stream
+
+    def forget_faults(
+        self, read: Mapping[str, int], failed_again: Collection[tuple[str, int]]
+    ) -> None:
+        """Take from the quarantine what could not be read before and was read now."""
+        from recall_ingester.faults import FAULT
+        from recall_sql.connection import connect, translate_errors
+        from recall_sql.loader import load
+
+        values = {
+            "host": self._host,
+            "reason": FAULT,
+            "paths": list(read),
+            "generations": list(read.values()),
+            "failed_paths": [path for path, _ in failed_again],
+            "failed_offsets": [offset for _, offset in failed_again],
+        }
+        with (
+            translate_errors(),
+            connect(self._url, application="recall reparse", autocommit=True) as connection,
+        ):
+            connection.execute(load("raw")["forget_faults"], values)
 
 
 def _report(result: Reparsed, incomplete: int, *, as_json: bool) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from recall.records import Parsed
 from recall_ingester import faults, loop
+from recall_ingester.read_file import FileReader
 from recall_ingester.sources.base import Document, SourceFile
 from recall_ingester.sources.claude_code import ClaudeCode
 from recall_ingester.sources.claude_transcript import TranscriptParser
 from recall_ingester.sources.opencode_parser import SessionParser
 from tests.db.ingesting import contents, ingest, rows
+from tests.db.test_reparse import reparse
 
 SECRET = "the word that only this record has"
 REASON = "Recall failed on it (KeyError)"
@@ -81,6 +83,43 @@ def test_one_record_is_quarantined_and_all_others_are_stored(
     assert [vars(record)["error"] for record in told] == ["KeyError"], "once, not for each record"
     assert SECRET not in "".join(str(vars(record)) for record in caplog.records)
     assert ingest(database, root).files_opened == 0
+
+
+@pytest.mark.usefixtures("broken")
+def test_reparse_reads_what_failed_once_the_parser_is_repaired(
+    database: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(root, 1).write_bytes(line("one", 1) + line(SECRET, 2) + line("three", 3))
+    assert ingest(database, root).quarantined == 1
+    monkeypatch.undo()
+    assert reparse(database)["failed"] == {}
+    assert contents(database) == ["one", SECRET, "three"]
+    assert rows(database, "select count(*) from recall.quarantine") == [(0,)]
+    asked = "select lines_seen, lines_stored, lines_quarantined from recall.ingest_state"
+    assert rows(database, asked) == [(3, 1, 0)], "what had been read is merged"
+
+
+def test_a_file_on_which_reparse_fails_keeps_what_was_read_of_it(
+    database: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        log(root, number).write_bytes(line(f"file {number}", number))
+    ingest(database, root)
+    monkeypatch.setattr("recall_ingester.read_file.FileReader._next", fails_for(str(log(root, 2))))
+    result = reparse(database)
+    assert result["failed"] == {str(log(root, 2)): REASON}
+    assert contents(database) == ["file 1", "file 2", "file 3"]
+
+
+def fails_for(path: str) -> Any:
+    whole = FileReader._next
+
+    def following(self: FileReader, *values: Any, **named: Any) -> Any:
+        if self._writer.known.path == path:
+            raise KeyError(SECRET)
+        return whole(self, *values, **named)
+
+    return following
 
 
 @pytest.mark.usefixtures("broken")

@@ -152,3 +152,15 @@ select recall.drop_unused_blobs(null)
 -- Let the next pass open these files and find that they do not begin as they did.
 update recall.ingest_state set size = -1, head_hash = '', tail_hash = ''
 where host = %(host)s::text and path = any(%(paths)s::text[]) and container is null
+
+-- name: forget_faults
+-- Quarantined records that are messages now: those on which Recall had failed, in files that were read
+-- again, but for those on which it failed again.
+delete from recall.quarantine q
+using unnest(%(paths)s::text[], %(generations)s::integer[]) f (path, generation)
+where q.host = %(host)s and q.path = f.path and q.generation = f.generation
+    and starts_with(q.reason, %(reason)s)
+    and (q.path, q.byte_offset) not in (
+        select a.path, a.byte_offset
+        from unnest(%(failed_paths)s::text[], %(failed_offsets)s::bigint[]) a (path, byte_offset)
+    )
