@@ -188,6 +188,7 @@ def _work(run: Pass, queue: SimpleQueue[Work], sink: Sink) -> None:
             item = current = queue.get_nowait()
         except Empty:
             break
+        storing = False
         try:
             read_work(run, item, output)
         except OvertakenError:
