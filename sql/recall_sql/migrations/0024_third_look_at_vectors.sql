@@ -102,7 +102,7 @@ create function recall.nearest_by_indexes(
 set hnsw.ef_search = 800
 set hnsw.iterative_scan = 'relaxed_order'
 set hnsw.max_scan_tuples = 40000
-set ivfflat.probes = 60
+set ivfflat.probes = 40
 set ivfflat.iterative_scan = 'off'
 as $$
 declare
