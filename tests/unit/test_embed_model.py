@@ -192,7 +192,7 @@ def test_the_packages_of_the_model_are_not_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
     )
-    assert done.stdout == "[]\n", done.stderr
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_without_the_runtime_there_is_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
